@@ -1,0 +1,371 @@
+//! Runs the record processor of one shard: one call at a time, failures retried in order, panics caught.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use shardfleet_core::lease::Lease;
+use shardfleet_core::sequence::ExtendedSequenceNumber;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::ShardProgress;
+use super::sink::PROCESSOR_CHANNEL_PAGES;
+use super::{Context, HeldLease, ShardBatch, Sink};
+use crate::dead_letter::DeadLetter;
+use crate::error::{KinesisError, ProcessorError};
+use crate::processor::{
+    Checkpointer, ErrorPolicy, InitializationInput, ProcessRecordsInput, RecordProcessor,
+};
+use crate::record::Record;
+
+/// What the reader sends to the handler.
+pub(crate) enum HandlerInput {
+    Batch(ShardBatch),
+    /// The shard was read to its end; answered once the processor has taken note.
+    Ended(oneshot::Sender<()>),
+}
+
+/// A running handler.
+pub(crate) struct HandlerHandle {
+    inputs: mpsc::Sender<HandlerInput>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl HandlerHandle {
+    /// Starts the processor of a shard whose lease was just taken.
+    pub(crate) fn start(
+        context: Arc<Context>,
+        row: &Lease,
+        lease: Arc<HeldLease>,
+        progress: Arc<ShardProgress>,
+    ) -> Self {
+        let (inputs, receiver) = mpsc::channel(PROCESSOR_CHANNEL_PAGES);
+        let stop = CancellationToken::new();
+        let initialization = InitializationInput {
+            shard_id: row.lease_key.shard_id(),
+            checkpoint: row.checkpoint.clone(),
+            pending_checkpoint: row.pending_checkpoint.clone(),
+        };
+        let checkpointer = Checkpointer {
+            progress: Arc::clone(&progress),
+            lease: Arc::clone(&lease),
+        };
+        let handler = Handler {
+            context,
+            lease,
+            progress,
+            checkpointer,
+            stop: stop.clone(),
+        };
+        let task = tokio::spawn(handler.run(initialization, receiver));
+        Self { inputs, stop, task }
+    }
+
+    pub(crate) async fn send(&self, input: HandlerInput) {
+        // A handler that is gone has failed the shard, which stops its reader.
+        drop(self.inputs.send(input).await);
+    }
+
+    /// Tells the processor that the shard has ended and waits until it has taken note, which it never has if it fails for good.
+    pub(crate) async fn end(&self) {
+        let (done, answer) = oneshot::channel();
+        self.send(HandlerInput::Ended(done)).await;
+        if answer.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Lets the call in progress finish, then tells the processor why it is the last; at the deadline the call is broken off.
+    pub(crate) async fn stop(mut self, context: &Context) {
+        self.stop.cancel();
+        let patience = if context.stop.is_cancelled() {
+            context.stop_deadline().since(context.clock.now())
+        } else {
+            context.settings.failover_time
+        };
+        if crate::clock::within(&*context.clock, patience, &mut self.task)
+            .await
+            .is_none()
+        {
+            self.task.abort();
+        }
+    }
+}
+
+struct Handler {
+    context: Arc<Context>,
+    lease: Arc<HeldLease>,
+    progress: Arc<ShardProgress>,
+    checkpointer: Checkpointer,
+    stop: CancellationToken,
+}
+
+/// How far a failing batch came.
+enum Outcome {
+    Done,
+    /// The shard is not ours any more, or stops: whatever was not settled comes again elsewhere.
+    Dropped,
+    Failed,
+}
+
+impl Handler {
+    async fn run(self, initialization: InitializationInput, mut inputs: mpsc::Receiver<HandlerInput>) {
+        let Sink::Processors(setup) = &self.context.sink else {
+            return;
+        };
+        let policy = setup.policy.clone();
+        let made = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            setup.factory.create(&initialization.shard_id)
+        }));
+        let mut processor = match made {
+            Ok(processor) => processor,
+            Err(panic) => {
+                let at = initialization.checkpoint.clone();
+                self.progress.fail(&at, panic_text(&*panic));
+                return;
+            }
+        };
+        if !processor.settles_on_success() {
+            self.progress.checkpoint_manually();
+        }
+        if !self.initialize(&mut *processor, &initialization, &policy).await {
+            return;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lease.lost() => break,
+                () = self.stop.cancelled() => break,
+                input = inputs.recv() => match input {
+                    Some(HandlerInput::Batch(batch)) => match self.process(&mut *processor, batch, &policy).await {
+                        Outcome::Done | Outcome::Dropped => {}
+                        Outcome::Failed => return,
+                    },
+                    Some(HandlerInput::Ended(done)) => {
+                        if self.end(&mut *processor, &policy).await {
+                            // The reader is gone if the lease was lost meanwhile.
+                            done.send(()).ok();
+                        }
+                        return;
+                    }
+                    None => return,
+                },
+            }
+        }
+        self.say_goodbye(&mut *processor).await;
+    }
+
+    async fn initialize(
+        &self,
+        processor: &mut dyn RecordProcessor,
+        input: &InitializationInput,
+        policy: &ErrorPolicy,
+    ) -> bool {
+        let mut attempt = 1;
+        loop {
+            let Err(error) = caught(processor.initialize(input.clone())).await else {
+                return true;
+            };
+            if !self.may_retry(attempt, &error, policy).await {
+                self.give_up(&input.checkpoint, &error);
+                return false;
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn end(&self, processor: &mut dyn RecordProcessor, policy: &ErrorPolicy) -> bool {
+        let mut attempt = 1;
+        loop {
+            let Err(error) = caught(processor.shard_ended(&self.checkpointer)).await else {
+                return true;
+            };
+            if !self.may_retry(attempt, &error, policy).await {
+                self.give_up(&ExtendedSequenceNumber::ShardEnd, &error);
+                return false;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Reports a failure and waits for the next attempt; whether there is one.
+    async fn may_retry(&self, attempt: u32, error: &ProcessorError, policy: &ErrorPolicy) -> bool {
+        let stream = self.context.settings.stream.clone();
+        let (shard_id, reason) = (self.progress.shard_id().clone(), error.reason.clone());
+        self.context
+            .report(KinesisError::HandlerFailed {
+                stream,
+                shard_id,
+                attempt,
+                reason,
+            })
+            .await;
+        if policy.attempts_max.is_some_and(|max| attempt >= max) {
+            return false;
+        }
+        let wait = policy.backoff.delay(attempt - 1, self.context.clock.chance());
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => false,
+            () = self.lease.lost() => false,
+            () = crate::clock::sleep(&*self.context.clock, wait) => true,
+        }
+    }
+
+    /// Stops the shard, unless it stops anyway.
+    fn give_up(&self, at: &ExtendedSequenceNumber, error: &ProcessorError) {
+        if !self.stop.is_cancelled() && !self.lease.is_lost() {
+            self.progress.fail(at, error.reason.clone());
+        }
+    }
+
+    async fn process(
+        &self,
+        processor: &mut dyn RecordProcessor,
+        batch: ShardBatch,
+        policy: &ErrorPolicy,
+    ) -> Outcome {
+        let records: Vec<Record> = batch.records.into_iter().map(|(record, _)| record).collect();
+        let mut rest = &records[..];
+        let mut attempt = 1;
+        let mut one_by_one = false;
+        while let Some(first) = rest.first() {
+            if !self.lease.is_valid() || !self.progress.may_take(batch.epoch) {
+                return Outcome::Dropped;
+            }
+            let call = if one_by_one { &rest[..1] } else { rest };
+            if let Some(last) = call.last() {
+                self.progress.note_delivered(&last.position);
+            }
+            let input = ProcessRecordsInput {
+                shard_id: self.progress.shard_id(),
+                records: call,
+                millis_behind_latest: batch.millis_behind_latest,
+                attempt,
+                checkpointer: &self.checkpointer,
+            };
+            match caught(processor.process_records(input)).await {
+                Ok(()) => {
+                    self.settle(call, batch.epoch);
+                    rest = &rest[call.len()..];
+                    attempt = 1;
+                }
+                Err(error) => {
+                    // An error that names its record settles what lies before that.
+                    let done = error
+                        .at
+                        .as_ref()
+                        .map_or(0, |at| call.iter().take_while(|r| r.position < *at).count());
+                    let is_named = error.at.is_some() && done < call.len();
+                    if is_named && done > 0 {
+                        self.settle(&call[..done], batch.epoch);
+                        rest = &rest[done..];
+                        attempt = 1;
+                        one_by_one = true;
+                        continue;
+                    }
+                    if self.may_retry(attempt, &error, policy).await {
+                        attempt += 1;
+                        continue;
+                    }
+                    if self.stop.is_cancelled() || self.lease.is_lost() {
+                        return Outcome::Dropped;
+                    }
+                    match &policy.dead_letters {
+                        // Which record it is must be known before one is set aside.
+                        Some(_) if call.len() > 1 && !is_named => {
+                            one_by_one = true;
+                            attempt = 1;
+                        }
+                        Some(_) => {
+                            if !self.set_aside(first, &error, attempt, policy).await {
+                                return Outcome::Failed;
+                            }
+                            self.settle(&rest[..1], batch.epoch);
+                            rest = &rest[1..];
+                            attempt = 1;
+                        }
+                        None => {
+                            self.give_up(&first.position, &error);
+                            return Outcome::Failed;
+                        }
+                    }
+                }
+            }
+        }
+        Outcome::Done
+    }
+
+    fn settle(&self, records: &[Record], epoch: u64) {
+        if let Some(last) = records.last() {
+            self.progress.settle_through(epoch, &last.position);
+        }
+    }
+
+    async fn set_aside(
+        &self,
+        record: &Record,
+        error: &ProcessorError,
+        attempts: u32,
+        policy: &ErrorPolicy,
+    ) -> bool {
+        let Some(queue) = &policy.dead_letters else {
+            return false;
+        };
+        let letter = DeadLetter::new(
+            self.context.settings.stream.as_str(),
+            record,
+            &error.reason,
+            attempts,
+        );
+        match queue.put(letter).await {
+            Ok(()) => {
+                tracing::warn!(shard_id = %record.shard_id, sequence_number = %record.position, queue = %queue.describe(), "a record was set aside");
+                true
+            }
+            Err(io) => {
+                let reason = format!(
+                    "{}; setting it aside in {} failed: {io}",
+                    error.reason,
+                    queue.describe()
+                );
+                self.progress.fail(&record.position, reason);
+                false
+            }
+        }
+    }
+
+    async fn say_goodbye(&self, processor: &mut dyn RecordProcessor) {
+        let said = if self.lease.is_valid() {
+            caught(processor.shutdown_requested(&self.checkpointer)).await
+        } else {
+            let lost = async {
+                processor.lease_lost().await;
+                Ok(())
+            };
+            caught(lost).await
+        };
+        if let Err(error) = said {
+            tracing::warn!(shard_id = %self.progress.shard_id(), error = %error, "the processor failed while it was stopped");
+        }
+    }
+}
+
+/// A panic is an error like any other, of this shard alone.
+async fn caught(call: impl Future<Output = Result<(), ProcessorError>>) -> Result<(), ProcessorError> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result,
+        Err(panic) => Err(ProcessorError::new(panic_text(&*panic))),
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", text.unwrap_or("no message"))
+}

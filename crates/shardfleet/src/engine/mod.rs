@@ -1,0 +1,297 @@
+//! The drivers below a subscription or a worker: one loop that finds and takes leases, and for each lease held one task that keeps it and one that
+//! reads. Decisions are the core's; here is where they are carried out.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use shardfleet_core::ids::{LeaseKey, ShardId};
+use shardfleet_core::position::KinesisPosition;
+use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::time::{Moment, Timestamp};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::error::KinesisError;
+use crate::kinesis::KinesisApi;
+use crate::settings::Settings;
+use crate::store::LeaseStore;
+
+pub(crate) mod budget;
+mod handler;
+mod held_lease;
+mod pages;
+pub(crate) mod progress;
+mod shard_task;
+pub(crate) mod sink;
+mod sync;
+
+pub(crate) use held_lease::{HeldLease, HoldError};
+pub(crate) use sink::{ProcessorSetup, ShardBatch, Sink, SubscriptionItem};
+
+/// How long a subscription that was dropped without a shutdown takes to release its leases.
+const DROPPED_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What all tasks of one subscription or worker share.
+pub(crate) struct Context {
+    pub(crate) settings: Settings,
+    pub(crate) kinesis: Arc<dyn KinesisApi>,
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) budget: budget::MemoryBudget,
+    pub(crate) sink: Sink,
+    /// Reading is to stop; leases are released once what was handed out is settled, or at the deadline.
+    pub(crate) stop: CancellationToken,
+    pub(crate) stop_deadline: OnceLock<Moment>,
+    /// Makes the sync loop look at the leases at once.
+    pub(crate) wake: Notify,
+    pub(crate) shards: Mutex<BTreeMap<LeaseKey, ShardEntry>>,
+    pub(crate) stream_created_at: Mutex<Option<Timestamp>>,
+}
+
+/// What others may ask of a shard that is being read.
+pub(crate) struct ShardEntry {
+    pub(crate) seek: mpsc::Sender<Seek>,
+    pub(crate) status: watch::Receiver<ShardStatus>,
+}
+
+/// A request to read on from somewhere else.
+pub(crate) struct Seek {
+    pub(crate) position: KinesisPosition,
+    pub(crate) done: oneshot::Sender<Result<(), KinesisError>>,
+}
+
+/// What a shard's reader is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardStatus {
+    /// It asks for its first iterator.
+    Opening,
+    /// It reads; so far behind the newest record, in milliseconds.
+    Reading {
+        /// As the service says, once it said so.
+        millis_behind_latest: Option<u64>,
+    },
+    /// Too much is unsettled; this record was handed out first.
+    WaitingForAcks {
+        /// The record that holds the checkpoint.
+        held_by: Option<ExtendedSequenceNumber>,
+    },
+    /// The memory budget of the worker is used up by other shards.
+    WaitingForMemory,
+    /// Everything was read and some of it is not settled yet.
+    Draining,
+    /// A handler failed for good.
+    Failed {
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// How a shard's task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShardOutcome {
+    /// The shard is closed and everything of it was settled.
+    Ended,
+    /// The worker was stopped; the lease is free for others at once.
+    Released,
+    /// The worker was stopped; the lease could not be released and has to expire.
+    NotReleased,
+    /// Another worker has the lease.
+    LeaseLost,
+    /// The reader stopped after too many failures.
+    ReaderStopped,
+    /// The stream is another one.
+    AnotherStream,
+}
+
+/// What is known of a shard whose task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardReport {
+    /// The shard.
+    pub shard_id: ShardId,
+    /// How it ended.
+    pub outcome: ShardOutcome,
+    /// The checkpoint as last written by this worker.
+    pub checkpoint: ExtendedSequenceNumber,
+    /// Records that were handed to the application and not settled; they come again.
+    pub unsettled: u64,
+    /// Why a handler stopped the shard, if one did.
+    pub failure: Option<String>,
+}
+
+/// What a shutdown left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// The shards that were being read, by id.
+    pub shards: Vec<ShardReport>,
+    /// Whether everything was done before the deadline.
+    pub in_time: bool,
+}
+
+impl ShutdownReport {
+    /// Whether every record that was handed out was settled and every lease was released.
+    pub fn is_clean(&self) -> bool {
+        self.in_time
+            && self.shards.iter().all(|shard| {
+                shard.unsettled == 0 && matches!(shard.outcome, ShardOutcome::Released | ShardOutcome::Ended)
+            })
+    }
+}
+
+impl Context {
+    pub(crate) fn shards(&self) -> std::sync::MutexGuard<'_, BTreeMap<LeaseKey, ShardEntry>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stream_created_at(&self) -> Option<Timestamp> {
+        *self
+            .stream_created_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when a stop may take. To be asked for once the stop has begun: one that nobody set a deadline for, because the
+    /// subscription was dropped, gets a short one.
+    pub(crate) fn stop_deadline(&self) -> Moment {
+        *self
+            .stop_deadline
+            .get_or_init(|| self.clock.now() + DROPPED_DEADLINE)
+    }
+
+    /// Tells the application of a failure, and the log.
+    pub(crate) async fn report(&self, error: KinesisError) {
+        tracing::warn!(
+            stream = %self.settings.stream,
+            shard_id = error.shard_id().map(tracing::field::display),
+            error = %error.full_text(),
+            "shardfleet"
+        );
+        match &self.sink {
+            Sink::Subscription(items) => {
+                // A subscription that nobody polls keeps its errors in its bounded channel; the shard waits like for records.
+                tokio::select! {
+                    biased;
+                    sent = items.send(SubscriptionItem::Error(error)) => drop(sent),
+                    () = self.stop.cancelled() => {}
+                }
+            }
+            Sink::Processors(setup) => {
+                if let Some(listener) = &setup.on_error {
+                    listener(&error);
+                }
+            }
+        }
+    }
+}
+
+/// A running engine: what a subscription and a worker hold on to. Dropping the last handle stops it.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    context: Arc<Context>,
+    running: Arc<Running>,
+}
+
+struct Running {
+    stop: CancellationToken,
+    report: watch::Receiver<Option<ShutdownReport>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Engine {
+    /// Opens: makes the store ready, syncs the shards, takes what leases can be taken, and returns once each of their readers has its iterator.
+    pub(crate) async fn open(context: Context) -> Result<Self, KinesisError> {
+        let context = Arc::new(context);
+        let (report_to, report) = watch::channel(None);
+        let (opened_to, opened) = oneshot::channel();
+        tokio::spawn(sync::run(Arc::clone(&context), opened_to, report_to));
+        let running = Arc::new(Running {
+            stop: context.stop.clone(),
+            report,
+        });
+        let engine = Self { context, running };
+        match opened.await {
+            Ok(Ok(())) => Ok(engine),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(KinesisError::Closed),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.context.settings
+    }
+
+    /// What each shard that is being read is doing.
+    pub(crate) fn status(&self) -> BTreeMap<ShardId, ShardStatus> {
+        self.context
+            .shards()
+            .iter()
+            .map(|(key, entry)| (key.shard_id(), entry.status.borrow().clone()))
+            .collect()
+    }
+
+    /// Bytes of the memory budget that are in use.
+    pub(crate) fn memory_used(&self) -> u64 {
+        self.context.budget.used()
+    }
+
+    /// Repositions the shards that are being read and that `position` concerns.
+    pub(crate) async fn seek(&self, position: &KinesisPosition) -> Result<Vec<ShardId>, KinesisError> {
+        let targets: Vec<_> = {
+            let shards = self.context.shards();
+            let concerned = shards
+                .iter()
+                .filter(|(key, _)| position.concerns(&key.shard_id()));
+            concerned
+                .map(|(key, entry)| (key.shard_id(), entry.seek.clone()))
+                .collect()
+        };
+        let mut waiting = Vec::new();
+        for (shard_id, sender) in targets {
+            let (done, answer) = oneshot::channel();
+            if sender
+                .send(Seek {
+                    position: position.clone(),
+                    done,
+                })
+                .await
+                .is_ok()
+            {
+                waiting.push((shard_id, answer));
+            }
+        }
+        let mut moved = Vec::new();
+        for (shard_id, answer) in waiting {
+            // A shard that ended meanwhile answers nothing and has nothing to reposition.
+            if let Ok(result) = answer.await {
+                result?;
+                moved.push(shard_id);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Stops within `deadline`. Calling it again waits for the first call's end.
+    pub(crate) async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
+        let until = self.context.clock.now() + deadline;
+        self.context.stop_deadline.get_or_init(|| until);
+        self.context.stop.cancel();
+        let mut report = self.running.report.clone();
+        // The engine's own deadlines end it; the margin is for its last writes.
+        let grace = deadline + Duration::from_secs(5);
+        let ended = crate::clock::within(&*self.context.clock, grace, report.wait_for(Option::is_some)).await;
+        match ended {
+            Some(Ok(report)) => report.clone().unwrap_or_default(),
+            _ => ShutdownReport::default(),
+        }
+    }
+}

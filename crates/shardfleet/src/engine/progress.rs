@@ -1,0 +1,238 @@
+//! What was handed out of one shard and what of it was settled: the meeting point of its reader, its handlers and its lease.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shardfleet_core::ids::ShardId;
+use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::watermark::{Ticket, Watermark};
+use tokio::sync::Notify;
+
+/// Progress on one shard. All methods are short and never wait but the ones that say so.
+pub(crate) struct ShardProgress {
+    shard_id: ShardId,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    watermark: Watermark,
+    epoch: u64,
+    /// Records that the application holds: handed over and not settled.
+    held: u64,
+    closed: bool,
+    /// Whether checkpoints are the processor's to make; then nothing is committable but what it confirmed.
+    manual: bool,
+    confirmed: Option<ExtendedSequenceNumber>,
+    /// The last record that was handed over.
+    delivered: Option<ExtendedSequenceNumber>,
+    failure: Option<(ExtendedSequenceNumber, String)>,
+}
+
+/// How much of a shard may be unsettled before its reader pauses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnsettledBounds {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+impl ShardProgress {
+    pub(crate) fn new(shard_id: ShardId) -> Self {
+        Self {
+            shard_id,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn shard_id(&self) -> &ShardId {
+        &self.shard_id
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete before the lock is released, so a panic elsewhere leaves it sound.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The epoch grows with each seek. Records of an earlier one are not handed over any more.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.state().epoch
+    }
+
+    /// Notes records that are about to be buffered; `None` when a seek came in between, and the records are to be dropped.
+    pub(crate) fn hand_out(
+        &self,
+        epoch: u64,
+        records: impl Iterator<Item = (ExtendedSequenceNumber, u64)>,
+    ) -> Option<Vec<Ticket>> {
+        let mut state = self.state();
+        if state.epoch != epoch {
+            return None;
+        }
+        Some(
+            records
+                .map(|(at, bytes)| state.watermark.hand_out(at, bytes))
+                .collect(),
+        )
+    }
+
+    /// Whether a record of `epoch` may be handed over to the application now, which is noted if so.
+    pub(crate) fn take(&self, epoch: u64) -> bool {
+        let mut state = self.state();
+        let may = state.epoch == epoch && !state.closed && state.failure.is_none();
+        state.held += u64::from(may);
+        may
+    }
+
+    /// Whether records of `epoch` may be handed to a processor now.
+    pub(crate) fn may_take(&self, epoch: u64) -> bool {
+        let state = self.state();
+        state.epoch == epoch && !state.closed && state.failure.is_none()
+    }
+
+    pub(crate) fn settle(&self, ticket: Ticket) {
+        let mut state = self.state();
+        let before = state.watermark.unsettled();
+        state.watermark.settle(ticket);
+        let settled = before - state.watermark.unsettled();
+        state.held = state.held.saturating_sub(settled);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Settles every record up to `at`, unless a seek came since `epoch`.
+    pub(crate) fn settle_through(&self, epoch: u64, at: &ExtendedSequenceNumber) {
+        let mut state = self.state();
+        if state.epoch != epoch {
+            return;
+        }
+        let before = state.watermark.unsettled();
+        state.watermark.settle_through(at);
+        let settled = before - state.watermark.unsettled();
+        state.held = state.held.saturating_sub(settled);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Stops the shard at `at`; the first failure counts.
+    pub(crate) fn fail(&self, at: &ExtendedSequenceNumber, reason: String) {
+        self.state().failure.get_or_insert_with(|| (at.clone(), reason));
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn failure(&self) -> Option<(ExtendedSequenceNumber, String)> {
+        self.state().failure.clone()
+    }
+
+    /// Nothing of this shard is handed over or settled any more, as after the lease was lost.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.watermark.restart();
+        state.held = 0;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Forgets everything handed out so far, for a seek.
+    pub(crate) fn restart(&self) {
+        let mut state = self.state();
+        state.epoch += 1;
+        state.held = 0;
+        state.confirmed = None;
+        state.delivered = None;
+        state.watermark.restart();
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Up to where a checkpoint may go.
+    pub(crate) fn committable(&self) -> Option<ExtendedSequenceNumber> {
+        let state = self.state();
+        if state.manual {
+            state.confirmed.clone()
+        } else {
+            state.watermark.committable().cloned()
+        }
+    }
+
+    /// From now on only [`confirm`](Self::confirm) moves what is committable.
+    pub(crate) fn checkpoint_manually(&self) {
+        self.state().manual = true;
+    }
+
+    /// The processor says that everything up to `at` is settled. `None` confirms all that was handed over. Returns what is
+    /// confirmed then, or the last record that was handed over where `at` lies beyond it.
+    pub(crate) fn confirm(
+        &self,
+        at: Option<&ExtendedSequenceNumber>,
+    ) -> Result<Option<ExtendedSequenceNumber>, Option<ExtendedSequenceNumber>> {
+        let mut state = self.state();
+        let Some(at) = at.cloned().or_else(|| state.delivered.clone()) else {
+            return Ok(None);
+        };
+        if state.delivered.as_ref().is_none_or(|delivered| at > *delivered) {
+            return Err(state.delivered.clone());
+        }
+        if state.confirmed.as_ref().is_none_or(|confirmed| at > *confirmed) {
+            state.confirmed = Some(at);
+        }
+        Ok(state.confirmed.clone())
+    }
+
+    /// Notes the last record of what is handed over.
+    pub(crate) fn note_delivered(&self, at: &ExtendedSequenceNumber) {
+        self.state().delivered = Some(at.clone());
+    }
+
+    /// Unsettled records that the application holds.
+    pub(crate) fn held(&self) -> u64 {
+        self.state().held
+    }
+
+    /// The record that holds the checkpoint.
+    pub(crate) fn held_by(&self) -> Option<ExtendedSequenceNumber> {
+        self.state().watermark.held_by().cloned()
+    }
+
+    /// Waits until there is room below `bounds`.
+    pub(crate) async fn room(&self, bounds: UnsettledBounds) {
+        self.until(|state| {
+            state.watermark.tracked() < bounds.records && state.watermark.tracked_bytes() < bounds.bytes
+        })
+        .await;
+    }
+
+    /// Waits until everything that was handed out is settled.
+    pub(crate) async fn drained(&self) {
+        self.until(|state| state.watermark.unsettled() == 0).await;
+    }
+
+    /// Waits until the application holds no unsettled record.
+    pub(crate) async fn released(&self) {
+        self.until(|state| state.held == 0).await;
+    }
+
+    /// Waits until the shard is stopped by a failure: where, and why.
+    pub(crate) async fn failed(&self) -> (ExtendedSequenceNumber, String) {
+        loop {
+            self.until(|state| state.failure.is_some()).await;
+            if let Some(failure) = self.failure() {
+                return failure;
+            }
+        }
+    }
+
+    async fn until(&self, done: impl Fn(&State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, so that a change in between is not missed.
+            changed.as_mut().enable();
+            if done(&self.state()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! The task that reads one shard: it carries out what the core's [`Reader`] decides, hands records out, and brings the shard to its end.
+
+use std::sync::Arc;
+
+use shardfleet_core::ids::{LeaseKey, ShardId};
+use shardfleet_core::lease::{LeaseWrite, OpenedAt};
+use shardfleet_core::position::{KinesisPosition, Remember, ShardStart};
+use shardfleet_core::reader::{Action, FailureReport, Gap, ReadFailure, Reader};
+use shardfleet_core::retry::Backoff;
+use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::shard::ChildShard;
+use shardfleet_core::shard_sync::child_leases;
+use shardfleet_core::time::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::budget::PageGuard;
+use super::handler::{HandlerHandle, HandlerInput};
+use super::pages::Unpacker;
+use super::progress::{ShardProgress, UnsettledBounds};
+use super::{
+    Context, HeldLease, HoldError, Seek, ShardBatch, ShardOutcome, ShardReport, ShardStatus, Sink,
+    SubscriptionItem,
+};
+use crate::error::KinesisError;
+use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, RecordsPage, ShardFilter};
+
+const END_RETRY: Backoff = Backoff::new(
+    std::time::Duration::from_millis(200),
+    std::time::Duration::from_secs(5),
+);
+
+/// What a page is expected to hold before any was read.
+const FIRST_PAGE_BYTES: u64 = 1 << 20;
+
+/// One shard being read.
+pub(crate) struct ShardTask {
+    context: Arc<Context>,
+    shard_id: ShardId,
+    lease: Arc<HeldLease>,
+    progress: Arc<ShardProgress>,
+    reader: Reader,
+    start: ShardStart,
+    /// The row must remember the start before the shard counts as open.
+    remembered: bool,
+    opened: Option<oneshot::Sender<()>>,
+    handler: Option<HandlerHandle>,
+    hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
+    page_bytes: u64,
+    status: watch::Sender<ShardStatus>,
+}
+
+/// Why reading broke off before the end of the shard.
+enum Break {
+    Ended,
+    GaveUp,
+    AnotherStream(String),
+    Lost,
+}
+
+impl ShardTask {
+    /// A task for a lease that was just taken. `opened` is told once the first iterator is there.
+    pub(crate) async fn new(
+        context: Arc<Context>,
+        lease: HeldLease,
+        start: ShardStart,
+        opened: Option<oneshot::Sender<()>>,
+        status: watch::Sender<ShardStatus>,
+    ) -> Self {
+        let row = lease.lease().await;
+        let shard_id = row.lease_key.shard_id();
+        let lease = Arc::new(lease);
+        let progress = Arc::new(ShardProgress::new(shard_id.clone()));
+        let reader = Reader::new(context.settings.reader_policy(), start.iterator.clone());
+        let handler = match &context.sink {
+            Sink::Processors(_) => Some(HandlerHandle::start(
+                Arc::clone(&context),
+                &row,
+                Arc::clone(&lease),
+                Arc::clone(&progress),
+            )),
+            Sink::Subscription(_) => None,
+        };
+        Self {
+            reader,
+            start,
+            remembered: false,
+            opened,
+            handler,
+            hash_key_range: row.hash_key_range,
+            page_bytes: FIRST_PAGE_BYTES,
+            status,
+            context,
+            shard_id,
+            lease,
+            progress,
+        }
+    }
+
+    /// Reads until the shard ends, the lease is lost, the reader gives up, or the worker stops.
+    pub(crate) async fn run(mut self, mut seeks: mpsc::Receiver<Seek>) -> ShardReport {
+        let keeper = {
+            let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
+            tokio::spawn(async move { lease.keep(&progress).await })
+        };
+        let outcome = self.run_until_over(&mut seeks).await;
+        let unsettled = self.progress.held();
+        if outcome == ShardOutcome::LeaseLost {
+            self.progress.close();
+            self.tell_lease_lost().await;
+        }
+        self.progress.close();
+        keeper.abort();
+        ShardReport {
+            shard_id: self.shard_id.clone(),
+            outcome,
+            checkpoint: self.lease.lease().await.checkpoint,
+            unsettled,
+            failure: self.progress.failure().map(|(_, reason)| reason),
+        }
+    }
+
+    async fn run_until_over(&mut self, seeks: &mut mpsc::Receiver<Seek>) -> ShardOutcome {
+        let context = Arc::clone(&self.context);
+        let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
+        loop {
+            tokio::select! {
+                biased;
+                () = lease.lost() => return ShardOutcome::LeaseLost,
+                () = context.stop.cancelled() => return self.stop().await,
+                Some(seek) = seeks.recv() => self.seek(seek).await,
+                (at, reason) = progress.failed() => return self.stand_still(seeks, at, reason).await,
+                broke = self.read() => match broke {
+                    Break::Ended => return ShardOutcome::Ended,
+                    Break::Lost => return ShardOutcome::LeaseLost,
+                    Break::GaveUp => return self.give_up().await,
+                    Break::AnotherStream(reason) => {
+                        let stream = self.context.settings.stream.clone();
+                        self.context.report(KinesisError::AnotherStream { stream, reason }).await;
+                        self.lease.release().await;
+                        return ShardOutcome::AnotherStream;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Reads to the end of the shard. May be dropped at any await and called again: everything that must last is in `self`.
+    async fn read(&mut self) -> Break {
+        let clock = Arc::clone(&self.context.clock);
+        loop {
+            let broke = match self.reader.next_action(clock.now()) {
+                Action::WaitUntil(moment) => {
+                    clock.sleep_until(moment).await;
+                    Ok(())
+                }
+                Action::GetIterator(_) => self.get_iterator().await,
+                Action::GetRecords(iterator) => self.get_records(&iterator).await,
+                Action::ListShards => self.confirm_end().await,
+                Action::End(children) => self.finish(children).await.and(Err(Break::Ended)),
+                Action::GiveUp => Err(Break::GaveUp),
+            };
+            if let Err(broke) = broke {
+                return broke;
+            }
+        }
+    }
+
+    async fn get_iterator(&mut self) -> Result<(), Break> {
+        let position = self.reader.resume_position().clone();
+        let asked_at = self.context.clock.wall();
+        let stream = &self.context.settings.stream;
+        match self
+            .context
+            .kinesis
+            .get_shard_iterator(stream, &self.shard_id, &position)
+            .await
+        {
+            Ok(iterator) => {
+                self.remember_start(asked_at).await?;
+                self.reader.on_iterator(iterator, asked_at);
+                self.status.send_replace(ShardStatus::Reading {
+                    millis_behind_latest: None,
+                });
+                if let Some(opened) = self.opened.take() {
+                    // The opener may have given up waiting.
+                    opened.send(()).ok();
+                }
+                Ok(())
+            }
+            Err(error) => self.on_failure(error).await,
+        }
+    }
+
+    /// Puts onto the lease row what a crash before the first checkpoint would otherwise lose.
+    async fn remember_start(&mut self, asked_at: Timestamp) -> Result<(), Break> {
+        if self.remembered {
+            return Ok(());
+        }
+        let (checkpoint, opened_at) = match &self.start.remember {
+            Remember::Nothing => {
+                self.remembered = true;
+                return Ok(());
+            }
+            Remember::LatestOpenedNow => (None, Some(OpenedAt::Latest(asked_at))),
+            Remember::Position {
+                checkpoint,
+                opened_at,
+                latest_now,
+            } => {
+                let latest = latest_now.then_some(OpenedAt::Latest(asked_at));
+                (checkpoint.clone(), latest.or_else(|| opened_at.clone()))
+            }
+        };
+        let write = |lease: &_| LeaseWrite::reposition(lease, checkpoint.clone(), opened_at.clone());
+        match self.lease.persist(write).await {
+            Ok(()) => {
+                self.remembered = true;
+                Ok(())
+            }
+            Err(_) => Err(Break::Lost),
+        }
+    }
+
+    async fn get_records(&mut self, iterator: &str) -> Result<(), Break> {
+        let page_guard = self.wait_for_room().await;
+        if !self.lease.is_valid() {
+            return Err(Break::Lost);
+        }
+        let clock = Arc::clone(&self.context.clock);
+        let settings = &self.context.settings;
+        self.reader.on_call(clock.now());
+        match self
+            .context
+            .kinesis
+            .get_records(&settings.stream, iterator, settings.batch_size)
+            .await
+        {
+            Ok(page) => self.on_page(page, page_guard).await,
+            Err(error) => {
+                drop(page_guard);
+                self.on_failure(error).await
+            }
+        }
+    }
+
+    async fn wait_for_room(&mut self) -> PageGuard {
+        let settings = &self.context.settings;
+        let bounds = UnsettledBounds {
+            records: settings.unsettled_records_max,
+            bytes: settings.unsettled_bytes_max,
+        };
+        let reading = self.status.borrow().clone();
+        tokio::select! {
+            biased;
+            () = self.progress.room(bounds) => {}
+            () = std::future::ready(()) => {
+                let held_by = self.progress.held_by();
+                self.status.send_replace(ShardStatus::WaitingForAcks { held_by });
+                self.progress.room(bounds).await;
+            }
+        }
+        tokio::select! {
+            biased;
+            page = self.context.budget.reserve(self.page_bytes) => { self.status.send_replace(reading); page }
+            () = std::future::ready(()) => {
+                self.status.send_replace(ShardStatus::WaitingForMemory);
+                let page = self.context.budget.reserve(self.page_bytes).await;
+                self.status.send_replace(reading);
+                page
+            }
+        }
+    }
+
+    async fn on_page(&mut self, page: RecordsPage, mut page_guard: PageGuard) -> Result<(), Break> {
+        let millis_behind_latest = page.millis_behind_latest;
+        let epoch = self.progress.epoch();
+        let unpacked = Unpacker {
+            settings: &self.context.settings,
+            shard_id: &self.shard_id,
+            hash_key_range: self.hash_key_range,
+            settled_through: self.start.settled_through.as_ref(),
+        }
+        .unpack(page);
+        page_guard.shrink_to(unpacked.bytes);
+        if unpacked.bytes > 0 {
+            // The largest page lately, forgetting slowly.
+            self.page_bytes = unpacked.bytes.max(self.page_bytes / 8 * 7);
+        }
+        self.status
+            .send_replace(ShardStatus::Reading { millis_behind_latest });
+        let gap = self.reader.on_page(self.context.clock.now(), unpacked.facts);
+        self.report_gap(gap).await;
+        for error in unpacked.errors {
+            self.context.report(error).await;
+        }
+        if unpacked.records.is_empty() {
+            return Ok(());
+        }
+        let places = unpacked
+            .records
+            .iter()
+            .map(|r| (r.position.clone(), r.data.len() as u64));
+        let Some(tickets) = self.progress.hand_out(epoch, places) else {
+            return Ok(());
+        };
+        let batch = ShardBatch {
+            records: unpacked.records.into_iter().zip(tickets).collect(),
+            epoch,
+            progress: Arc::clone(&self.progress),
+            lease: Arc::clone(&self.lease),
+            page: Arc::new(page_guard),
+            millis_behind_latest,
+        };
+        match (&self.context.sink, &self.handler) {
+            (Sink::Subscription(items), _) => {
+                // A closed channel means that the subscription was dropped, which stops this task as well.
+                drop(items.send(SubscriptionItem::Batch(batch)).await);
+            }
+            (Sink::Processors(_), Some(handler)) => handler.send(HandlerInput::Batch(batch)).await,
+            (Sink::Processors(_), None) => {}
+        }
+        Ok(())
+    }
+
+    async fn report_gap(&self, gap: Option<Gap>) {
+        if let Some(Gap { after, before }) = gap {
+            let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
+            self.context
+                .report(KinesisError::DataLoss {
+                    stream,
+                    shard_id,
+                    after,
+                    before,
+                })
+                .await;
+        }
+    }
+
+    async fn on_failure(&mut self, error: KinesisApiError) -> Result<(), Break> {
+        use KinesisApiErrorKind as Kind;
+        let failure = match error.kind {
+            Kind::IteratorExpired => ReadFailure::IteratorExpired,
+            Kind::Throttled => ReadFailure::Throttled,
+            Kind::NotFound => ReadFailure::NotFound,
+            Kind::ForeignSequenceNumber => return Err(Break::AnotherStream(foreign(&self.shard_id, &error))),
+            _ => ReadFailure::Other,
+        };
+        if self.reader.on_failure(self.context.clock.now(), failure) == FailureReport::Report {
+            self.report_read(error).await;
+        } else {
+            tracing::debug!(shard_id = %self.shard_id, error = %error, "reading goes on");
+        }
+        Ok(())
+    }
+
+    async fn report_read(&self, source: KinesisApiError) {
+        let stream = self.context.settings.stream.clone();
+        let (shard_id, attempt) = (self.shard_id.clone(), self.reader.failures());
+        self.context
+            .report(KinesisError::Read {
+                stream,
+                shard_id,
+                attempt,
+                source,
+            })
+            .await;
+    }
+
+    async fn confirm_end(&mut self) -> Result<(), Break> {
+        let stream = self.context.settings.stream.clone();
+        match self.context.kinesis.list_shards(&stream, ShardFilter::All).await {
+            Ok(shards) => {
+                let listed = shards.iter().find(|shard| shard.shard_id == self.shard_id);
+                let closed = listed.is_some_and(|shard| !shard.is_open());
+                let children = ChildShard::of_parent(&self.shard_id, &shards);
+                let now = self.context.clock.now();
+                let (report, gap) = self.reader.on_listing(now, listed.is_some(), closed, children);
+                self.report_gap(gap).await;
+                if report == FailureReport::Report {
+                    let reason = "the answer had no next iterator, but the shard is open and has no children; reading goes on";
+                    let subject = format!("{stream}/{}", self.shard_id);
+                    let error =
+                        KinesisApiError::new(KinesisApiErrorKind::Data, "GetRecords", subject, reason);
+                    self.report_read(error).await;
+                }
+                Ok(())
+            }
+            // The stream itself may be gone: that counts as a failure, and the reader gives up in the end.
+            Err(error) => {
+                self.reader
+                    .on_failure(self.context.clock.now(), ReadFailure::Other);
+                self.report_read(error).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings a closed shard to its end, once everything of it is settled: children get their leases first, then the end is written, so that a
+    /// crash in between leaves something to go on from (`KCL: ShutdownTask`).
+    async fn finish(&mut self, children: Vec<ChildShard>) -> Result<(), Break> {
+        self.status.send_replace(ShardStatus::Draining);
+        match &self.handler {
+            Some(handler) => handler.end().await,
+            None => self.progress.drained().await,
+        }
+        let (children, shards) = self.find_children(children).await;
+        let lost = |_: HoldError| Break::Lost;
+        for lease in child_leases(&children, self.context.stream_created_at()) {
+            let other_parent_comes_later = {
+                let mut later = false;
+                for parent in lease
+                    .parent_shard_ids
+                    .iter()
+                    .filter(|parent| **parent != self.shard_id)
+                {
+                    let is_listed = shards.iter().any(|shard| shard.shard_id == *parent);
+                    later |= is_listed && !self.has_lease(parent).await;
+                }
+                later
+            };
+            // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
+            if !other_parent_comes_later {
+                self.create_lease(&lease).await;
+            }
+        }
+        let ids: Vec<_> = children.iter().map(|child| child.shard_id.clone()).collect();
+        if !ids.is_empty() {
+            self.lease
+                .persist(|lease| LeaseWrite::record_children(lease, ids.clone()))
+                .await
+                .map_err(lost)?;
+        }
+        let end = ExtendedSequenceNumber::ShardEnd;
+        self.lease
+            .persist(|lease| LeaseWrite::checkpoint(lease, end.clone()))
+            .await
+            .map_err(lost)?;
+        // Nothing is left to renew for; whoever cleans up takes an unowned lease as well.
+        self.lease.release().await;
+        self.context.wake.notify_one();
+        Ok(())
+    }
+
+    /// The children, listed anew where the end did not name them all, and the listing if one of them has another parent.
+    async fn find_children(
+        &self,
+        children: Vec<ChildShard>,
+    ) -> (Vec<ChildShard>, Vec<shardfleet_core::shard::Shard>) {
+        if !children.is_empty() && children.iter().all(|child| child.parent_shard_ids.len() == 1) {
+            return (children, Vec::new());
+        }
+        let mut attempt = 0;
+        loop {
+            match self
+                .context
+                .kinesis
+                .list_shards(&self.context.settings.stream, ShardFilter::All)
+                .await
+            {
+                Ok(shards) if children.is_empty() => {
+                    return (ChildShard::of_parent(&self.shard_id, &shards), shards);
+                }
+                Ok(shards) => return (children, shards),
+                Err(error) => {
+                    tracing::warn!(shard_id = %self.shard_id, error = %error, attempt, "listing the children failed");
+                    self.wait_to_retry(attempt).await;
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    async fn has_lease(&self, shard_id: &ShardId) -> bool {
+        let mut attempt = 0;
+        loop {
+            match self.context.store.get(&LeaseKey::from(shard_id)).await {
+                Ok(lease) => return lease.is_some(),
+                Err(error) => {
+                    tracing::warn!(shard_id = %shard_id, error = %error, attempt, "looking up a lease failed");
+                    self.wait_to_retry(attempt).await;
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    async fn create_lease(&self, lease: &shardfleet_core::lease::Lease) {
+        let mut attempt = 0;
+        while let Err(error) = self.context.store.create(lease).await {
+            tracing::warn!(lease_key = %lease.lease_key, error = %error, attempt, "creating a child's lease failed");
+            self.wait_to_retry(attempt).await;
+            attempt += 1;
+        }
+    }
+
+    async fn wait_to_retry(&self, attempt: u32) {
+        let wait = END_RETRY.delay(attempt, self.context.clock.chance());
+        crate::clock::sleep(&*self.context.clock, wait).await;
+    }
+
+    async fn give_up(&mut self) -> ShardOutcome {
+        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
+        let failures = self.reader.failures();
+        self.context
+            .report(KinesisError::ReaderStopped {
+                stream,
+                shard_id,
+                failures,
+            })
+            .await;
+        // What the application holds is worth waiting for a little: what is settled now does not come again.
+        let patience = self.context.settings.failover_time;
+        crate::clock::within(&*self.context.clock, patience, self.progress.drained()).await;
+        self.stop_handler().await;
+        self.flush_and_release().await;
+        ShardOutcome::ReaderStopped
+    }
+
+    /// A handler failed for good: the shard keeps its lease and says why, until the worker's end.
+    async fn stand_still(
+        &mut self,
+        seeks: &mut mpsc::Receiver<Seek>,
+        at: ExtendedSequenceNumber,
+        reason: String,
+    ) -> ShardOutcome {
+        self.status.send_replace(ShardStatus::Failed {
+            reason: reason.clone(),
+        });
+        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
+        let failed = KinesisError::ShardFailed {
+            stream,
+            shard_id,
+            at,
+            reason,
+        };
+        self.context.report(failed.clone()).await;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lease.lost() => return ShardOutcome::LeaseLost,
+                () = self.context.stop.cancelled() => {
+                    self.stop_handler().await;
+                    return self.flush_and_release().await;
+                }
+                Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
+            }
+        }
+    }
+
+    async fn seek(&mut self, seek: Seek) {
+        self.progress.restart();
+        self.start = ShardStart::at(&seek.position);
+        self.remembered = false;
+        self.reader.seek(self.start.iterator.clone());
+        // The row is repositioned before the caller is told, so that a crash right after goes on from the new place.
+        let asked_at = self.context.clock.wall();
+        let result = match self.remember_start(asked_at).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.lease_lost_error()),
+        };
+        drop(seek.done.send(result));
+    }
+
+    /// Stops in order: nothing more is read, what the application holds may still be settled, then the lease is released.
+    async fn stop(&mut self) -> ShardOutcome {
+        self.stop_handler().await;
+        let clock = Arc::clone(&self.context.clock);
+        let patience = self.context.stop_deadline().since(clock.now());
+        crate::clock::within(&*clock, patience, self.progress.released()).await;
+        self.flush_and_release().await
+    }
+
+    async fn stop_handler(&mut self) {
+        if let Some(handler) = self.handler.take() {
+            handler.stop(&self.context).await;
+        }
+    }
+
+    async fn flush_and_release(&self) -> ShardOutcome {
+        if let Err(HoldError::Store(error)) = self.lease.flush(&self.progress).await {
+            tracing::warn!(shard_id = %self.shard_id, error = %error, "the last checkpoint failed");
+        }
+        if self.lease.is_lost() {
+            return ShardOutcome::LeaseLost;
+        }
+        if self.lease.release().await {
+            ShardOutcome::Released
+        } else {
+            ShardOutcome::NotReleased
+        }
+    }
+
+    async fn tell_lease_lost(&mut self) {
+        self.stop_handler().await;
+        if !self.context.stop.is_cancelled() {
+            self.context.report(self.lease_lost_error()).await;
+        }
+    }
+
+    fn lease_lost_error(&self) -> KinesisError {
+        KinesisError::LeaseLost {
+            stream: self.context.settings.stream.clone(),
+            shard_id: self.shard_id.clone(),
+            reason: self.lease.lost_reason(),
+        }
+    }
+}
+
+fn foreign(shard_id: &ShardId, error: &KinesisApiError) -> String {
+    format!(
+        "the checkpoint of {shard_id} is of an earlier stream of this name ({}); use another application name, or delete the lease table, to read the new stream from its start",
+        error.reason
+    )
+}
+
+/// The start of a shard: from its lease, or from where the subscription was told to start.
+pub(crate) fn start_of(
+    lease: &shardfleet_core::lease::Lease,
+    start_at: Option<&KinesisPosition>,
+    is_first_pass: bool,
+) -> ShardStart {
+    match start_at {
+        Some(position) if is_first_pass && position.concerns(&lease.lease_key.shard_id()) => {
+            ShardStart::at(position)
+        }
+        _ => ShardStart::resume(lease, start_at.and_then(KinesisPosition::as_timestamp)),
+    }
+}

@@ -1,0 +1,390 @@
+//! Leases in DynamoDB, in the table and the layout of the Java KCL 3.x, so that Java and Rust workers share them.
+//!
+//! Existing rows are only ever changed by update expressions, never written whole: what other versions keep there survives.
+//! Rows of the same table that are no leases (leader lock, worker metrics, migration states) are passed over.
+//!
+//! Reads are tried twice by the SDK; a write is tried once. Trying a lost write again would either conflict with
+//! itself or count twice, and only the caller knows how to tell: by reading the row back.
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
+use aws_smithy_http_client::tls;
+use shardfleet_core::ids::{LeaseKey, WorkerId};
+use shardfleet_core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
+
+use self::error::store_error;
+use self::item::Item;
+use super::{LeaseScan, LeaseStore, StoreError, StoreErrorKind, UnreadableRow};
+use crate::aws::AwsSettings;
+
+#[cfg(test)]
+#[path = "../../tests/support/dynamo_json.rs"]
+mod dynamo_json;
+mod error;
+mod expression;
+mod item;
+mod table;
+
+const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+// KCL waits this long for a new table.
+const DEFAULT_PREPARE_DEADLINE: Duration = Duration::from_mins(10);
+const DEFAULT_SCAN_DEADLINE: Duration = Duration::from_mins(1);
+const READ_ATTEMPTS: u32 = 2;
+
+/// A lease store in a DynamoDB table.
+#[derive(Clone, Debug)]
+pub struct DynamoDbLeaseStore {
+    table: String,
+    reads: Client,
+    writes: Client,
+    prepare_deadline: Duration,
+    scan_deadline: Duration,
+}
+
+/// Builds a [`DynamoDbLeaseStore`]; made by [`DynamoDbLeaseStore::builder`].
+#[derive(Clone, Debug)]
+pub struct DynamoDbLeaseStoreBuilder {
+    table: String,
+    sdk_config: SdkConfig,
+    attempt_timeout: Duration,
+    prepare_deadline: Duration,
+    scan_deadline: Duration,
+}
+
+impl DynamoDbLeaseStoreBuilder {
+    /// How long one request may take. Default 2 s; a renewal that takes longer endangers the lease.
+    #[must_use]
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// How long [`LeaseStore::prepare`] waits for the table and its index. Default 600 s, as the Java KCL.
+    #[must_use]
+    pub fn prepare_deadline(mut self, deadline: Duration) -> Self {
+        self.prepare_deadline = deadline;
+        self
+    }
+
+    /// How long a whole scan, or a query of the owner index, may take over all its pages. Default 60 s.
+    #[must_use]
+    pub fn scan_deadline(mut self, deadline: Duration) -> Self {
+        self.scan_deadline = deadline;
+        self
+    }
+
+    /// The store. Nothing is sent yet.
+    pub fn build(self) -> DynamoDbLeaseStore {
+        let mut config = aws_sdk_dynamodb::config::Builder::from(&self.sdk_config);
+        if self.sdk_config.http_client().is_none() {
+            let provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring);
+            config = config.http_client(
+                aws_smithy_http_client::Builder::new()
+                    .tls_provider(provider)
+                    .build_https(),
+            );
+        }
+        let timeouts = |attempts: u32| {
+            // The SDK's own waits between attempts come on top; a second each is ample.
+            let whole = self.attempt_timeout.saturating_mul(attempts)
+                + Duration::from_secs(u64::from(attempts.saturating_sub(1)));
+            TimeoutConfig::builder()
+                .connect_timeout(self.attempt_timeout)
+                .operation_attempt_timeout(self.attempt_timeout)
+                .operation_timeout(whole)
+                .build()
+        };
+        let writes = config
+            .clone()
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts(1))
+            .build();
+        let reads = config
+            .retry_config(RetryConfig::standard().with_max_attempts(READ_ATTEMPTS))
+            .timeout_config(timeouts(READ_ATTEMPTS))
+            .build();
+        DynamoDbLeaseStore {
+            table: self.table,
+            reads: Client::from_conf(reads),
+            writes: Client::from_conf(writes),
+            prepare_deadline: self.prepare_deadline,
+            scan_deadline: self.scan_deadline,
+        }
+    }
+}
+
+impl DynamoDbLeaseStore {
+    /// A store in `table`, which for a KCL application is its `tableName`, by default the application's name.
+    pub fn builder(table: impl Into<String>, settings: &AwsSettings) -> DynamoDbLeaseStoreBuilder {
+        Self::builder_with_sdk_config(table, settings.sdk_config())
+    }
+
+    /// As [`builder`](Self::builder), for programs that configure the AWS SDK themselves: region, credentials, endpoint and
+    /// HTTP client come from `sdk_config`, timeouts and retries are the builder's own.
+    pub fn builder_with_sdk_config(
+        table: impl Into<String>,
+        sdk_config: &SdkConfig,
+    ) -> DynamoDbLeaseStoreBuilder {
+        DynamoDbLeaseStoreBuilder {
+            table: table.into(),
+            sdk_config: sdk_config.clone(),
+            attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
+            prepare_deadline: DEFAULT_PREPARE_DEADLINE,
+            scan_deadline: DEFAULT_SCAN_DEADLINE,
+        }
+    }
+
+    /// The table's name.
+    pub fn table(&self) -> &str {
+        &self.table
+    }
+
+    fn doing(&self, what: &str, lease_key: &LeaseKey) -> String {
+        format!("{what} lease {lease_key} in {}", self.describe())
+    }
+
+    /// The row that a failed condition came back with. Where the service did not send it, it is read.
+    async fn row_at_conflict(
+        &self,
+        lease_key: &LeaseKey,
+        item: Option<Item>,
+    ) -> Result<Option<Lease>, StoreError> {
+        match item.filter(|item| !item.is_empty()) {
+            Some(item) => self.read(lease_key, &item),
+            None => self.get(lease_key).await,
+        }
+    }
+
+    fn read(&self, lease_key: &LeaseKey, item: &Item) -> Result<Option<Lease>, StoreError> {
+        if !item::is_lease(item) {
+            return Ok(None);
+        }
+        let unreadable =
+            |reason| StoreError::new(StoreErrorKind::Data, self.doing("reading", lease_key), reason);
+        item::from_item(item).map(Some).map_err(unreadable)
+    }
+
+    async fn scan_pages(&self) -> Result<LeaseScan, StoreError> {
+        let filter = expression::of_lease_filter();
+        let mut found = LeaseScan::default();
+        let mut start = None;
+        loop {
+            let page = self
+                .reads
+                .scan()
+                .table_name(&self.table)
+                .set_filter_expression(filter.condition.clone())
+                .set_expression_attribute_names(filter.names.clone())
+                .set_expression_attribute_values(filter.values.clone())
+                .set_exclusive_start_key(start)
+                .send()
+                .await
+                .map_err(|error| store_error(format!("scanning {}", self.describe()), error))?;
+            for item in page
+                .items
+                .unwrap_or_default()
+                .iter()
+                .filter(|item| item::is_lease(item))
+            {
+                match item::from_item(item) {
+                    Ok(lease) => found.leases.push(lease),
+                    Err(reason) => found
+                        .unreadable
+                        .push(UnreadableRow::new(item::shown_key(item), reason)),
+                }
+            }
+            start = page.last_evaluated_key.filter(|key| !key.is_empty());
+            if start.is_none() {
+                break;
+            }
+        }
+        found
+            .leases
+            .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
+        found
+            .unreadable
+            .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
+        Ok(found)
+    }
+
+    async fn owned_pages(&self, worker: &WorkerId) -> Result<Vec<LeaseKey>, StoreError> {
+        let owner = expression::of_owner(worker);
+        let mut keys = Vec::new();
+        let mut start = None;
+        loop {
+            let page = self
+                .reads
+                .query()
+                .table_name(&self.table)
+                .index_name(table::OWNER_INDEX)
+                .set_key_condition_expression(owner.condition.clone())
+                .set_expression_attribute_names(owner.names.clone())
+                .set_expression_attribute_values(owner.values.clone())
+                .set_exclusive_start_key(start)
+                .send()
+                .await
+                .map_err(|error| store_error(self.listing(worker), error))?;
+            for item in page.items.unwrap_or_default() {
+                if let Some(Ok(key)) = item.get(item::LEASE_KEY).map(|key| key.as_s()) {
+                    keys.push(LeaseKey::new(key));
+                }
+            }
+            start = page.last_evaluated_key.filter(|key| !key.is_empty());
+            if start.is_none() {
+                break;
+            }
+        }
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    fn listing(&self, worker: &WorkerId) -> String {
+        format!("listing the leases of worker {worker} in {}", self.describe())
+    }
+
+    async fn within_scan_deadline<T>(
+        &self,
+        doing: String,
+        pages: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let late = |_| {
+            let reason = format!("not finished after {} s", self.scan_deadline.as_secs());
+            StoreError::new(StoreErrorKind::Unavailable, doing, reason)
+        };
+        tokio::time::timeout(self.scan_deadline, Box::pin(pages))
+            .await
+            .map_err(late)?
+    }
+}
+
+#[async_trait]
+impl LeaseStore for DynamoDbLeaseStore {
+    async fn prepare(&self) -> Result<(), StoreError> {
+        table::prepare(&self.reads, &self.table, self.prepare_deadline).await
+    }
+
+    async fn get(&self, lease_key: &LeaseKey) -> Result<Option<Lease>, StoreError> {
+        let output = self
+            .reads
+            .get_item()
+            .table_name(&self.table)
+            .key(item::LEASE_KEY, item::text(lease_key.as_str()))
+            .consistent_read(true)
+            .send()
+            .await
+            .map_err(|error| store_error(self.doing("reading", lease_key), error))?;
+        match output.item {
+            Some(item) => self.read(lease_key, &item),
+            None => Ok(None),
+        }
+    }
+
+    async fn scan(&self) -> Result<LeaseScan, StoreError> {
+        self.within_scan_deadline(format!("scanning {}", self.describe()), self.scan_pages())
+            .await
+    }
+
+    async fn owned_by(&self, worker: &WorkerId) -> Result<Vec<LeaseKey>, StoreError> {
+        self.within_scan_deadline(self.listing(worker), self.owned_pages(worker))
+            .await
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<bool, StoreError> {
+        let expressions = expression::of_create();
+        let sent = self
+            .writes
+            .put_item()
+            .table_name(&self.table)
+            .set_item(Some(item::to_item(lease)))
+            .set_condition_expression(expressions.condition)
+            .set_expression_attribute_names(expressions.names)
+            .send()
+            .await;
+        match sent {
+            Ok(_) => Ok(true),
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(PutItemError::is_conditional_check_failed_exception) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(store_error(self.doing("creating", &lease.lease_key), error)),
+        }
+    }
+
+    async fn update(&self, write: &LeaseWrite) -> Result<WriteOutcome, StoreError> {
+        let key = &write.lease_key;
+        let expressions = expression::of_update(&write.expect, &write.change);
+        let sent = self
+            .writes
+            .update_item()
+            .table_name(&self.table)
+            .key(item::LEASE_KEY, item::text(key.as_str()))
+            .set_condition_expression(expressions.condition)
+            .set_update_expression(expressions.update)
+            .set_expression_attribute_names(expressions.names)
+            .set_expression_attribute_values(expressions.values)
+            .return_values(ReturnValue::AllNew)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .send()
+            .await;
+        let error = match sent {
+            Ok(output) => {
+                let item = output.attributes.unwrap_or_default();
+                let unreadable =
+                    |reason| StoreError::new(StoreErrorKind::Data, self.doing("writing", key), reason);
+                return item::from_item(&item)
+                    .map(WriteOutcome::Written)
+                    .map_err(unreadable);
+            }
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                let row = self.row_at_conflict(key, failed.item.clone()).await;
+                row.map(WriteOutcome::Conflict)
+                    .map_err(StoreError::without_side_effects)
+            }
+            _ => Err(store_error(self.doing("writing", key), error)),
+        }
+    }
+
+    async fn delete(&self, lease_key: &LeaseKey, expect: &Expectation) -> Result<bool, StoreError> {
+        let expressions = expression::of_delete(expect);
+        let sent = self
+            .writes
+            .delete_item()
+            .table_name(&self.table)
+            .key(item::LEASE_KEY, item::text(lease_key.as_str()))
+            .set_condition_expression(expressions.condition)
+            .set_expression_attribute_names(expressions.names)
+            .set_expression_attribute_values(expressions.values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .send()
+            .await;
+        let Err(error) = sent else { return Ok(true) };
+        match error.as_service_error() {
+            Some(DeleteItemError::ConditionalCheckFailedException(failed)) => {
+                let row = self.row_at_conflict(lease_key, failed.item.clone()).await;
+                row.map(|row| row.is_none())
+                    .map_err(StoreError::without_side_effects)
+            }
+            _ => Err(store_error(self.doing("deleting", lease_key), error)),
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("DynamoDB table {}", self.table)
+    }
+}
