@@ -1,0 +1,39 @@
+//! Automation of the workspace: `cargo xtask --help`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod tidy;
+
+/// Automation of the workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check what no compiler checks: arrows between crates, clocks in the core, file lengths, left-over words.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Tidy => tidy::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            say(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a command-line tool talks to its user")]
+fn say(message: &str) {
+    eprintln!("{message}");
+}
