@@ -1,5 +1,7 @@
 //! The command line.
 
+#![expect(clippy::doc_markdown, reason = "clap prints these comments as they are")]
+
 use std::path::PathBuf;
 use std::time::Duration;
 

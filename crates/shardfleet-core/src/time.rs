@@ -59,6 +59,7 @@ impl Timestamp {
     }
 
     /// This time less `by`; stops at the epoch.
+    #[must_use]
     pub fn saturating_sub(self, by: Duration) -> Self {
         Self(
             self.0

@@ -246,11 +246,7 @@ impl KinesisStreamBuilder {
 /// An id that no other process has: the process id, the time, and chance.
 fn fresh_worker_id(clock: &dyn Clock) -> WorkerId {
     let millis = clock.wall().millis();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "48 bits of a number below 2^48"
-    )]
-    let chance = (clock.chance() * (1_u64 << 48) as f64) as u64;
-    WorkerId::new(format!("worker-{}-{millis:x}-{chance:012x}", std::process::id()))
+    // Two draws mixed make two workers of one machine and millisecond differ.
+    let chance = clock.chance().to_bits() ^ clock.chance().to_bits().rotate_left(17);
+    WorkerId::new(format!("worker-{}-{millis:x}-{chance:016x}", std::process::id()))
 }

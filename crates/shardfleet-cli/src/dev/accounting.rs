@@ -3,7 +3,7 @@
 //! The two sides are written down by different hands: the ledger by the producer as the service acknowledged each record, the log by the handler as each
 //! record reached it. Neither counts by itself; only this comparison does.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use md5::{Digest, Md5};
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub struct Counts {
     pub repeated: u64,
     /// First deliveries that came after one of a later record of the same shard or partition key.
     pub out_of_order: u64,
-    /// Log entries that no record of the ledger explains: another place or another payload.
+    /// Log entries that no record of the ledger explains: another payload, or another shard.
     pub unexpected: u64,
 }
 
@@ -93,9 +93,15 @@ pub fn account(
     checkpoints: &BTreeMap<ShardId, ExtendedSequenceNumber>,
 ) -> Account {
     let mut shards: BTreeMap<ShardId, Counts> = BTreeMap::new();
-    let mut places: HashMap<(&ShardId, &SequenceNumber), usize> = HashMap::with_capacity(ledger.len());
+    // A record is known by what is in it, whatever place a delivery claims for it. Of records that hold the same, the first one put is the first one
+    // delivered.
+    let mut undelivered: HashMap<(&ShardId, &Fingerprint), VecDeque<usize>> =
+        HashMap::with_capacity(ledger.len());
     for (i, entry) in ledger.iter().enumerate() {
-        places.insert((&entry.shard_id, &entry.sequence_number), i);
+        undelivered
+            .entry((&entry.shard_id, &entry.fingerprint))
+            .or_default()
+            .push_back(i);
         let counts = shards.entry(entry.shard_id.clone()).or_default();
         counts.put += 1;
         let place = ExtendedSequenceNumber::At(entry.sequence_number.clone(), 0);
@@ -105,27 +111,19 @@ pub fn account(
                 .is_some_and(|through| place <= *through),
         );
     }
-    let mut was_delivered = vec![false; ledger.len()];
     let mut last_of_shard: HashMap<&ShardId, &SequenceNumber> = HashMap::new();
     let mut last_of_key: HashMap<&str, usize> = HashMap::new();
     for entry in log {
         let counts = shards.entry(entry.shard_id.clone()).or_default();
         counts.delivered += 1;
-        let index = entry
-            .position
-            .sequence_number()
-            .and_then(|number| places.get(&(&entry.shard_id, number)));
-        let Some(index) = index
-            .copied()
-            .filter(|i| ledger[*i].fingerprint == entry.fingerprint)
-        else {
+        let Some(same) = undelivered.get_mut(&(&entry.shard_id, &entry.fingerprint)) else {
             counts.unexpected += 1;
             continue;
         };
-        if std::mem::replace(&mut was_delivered[index], true) {
+        let Some(index) = same.pop_front() else {
             counts.repeated += 1;
             continue;
-        }
+        };
         let record = &ledger[index];
         let shard_is_behind = last_of_shard
             .get(&record.shard_id)
@@ -140,13 +138,15 @@ pub fn account(
         last_of_shard.insert(&record.shard_id, &record.sequence_number);
         last_of_key.insert(&record.partition_key, index);
     }
-    for (entry, was_delivered) in ledger.iter().zip(was_delivered) {
-        if let Some(counts) = shards.get_mut(&entry.shard_id) {
-            counts.lost += u64::from(!was_delivered);
+    for ((shard_id, _), left) in undelivered {
+        if let Some(counts) = shards.get_mut(shard_id) {
+            counts.lost += left.len() as u64;
         }
     }
     let mut total = Counts::default();
-    shards.values().for_each(|counts| total.add(counts));
+    for counts in shards.values() {
+        total.add(counts);
+    }
     Account { total, shards }
 }
 

@@ -7,7 +7,7 @@ use shardfleet::kinesis::PutRecord;
 
 use crate::exit::Failure;
 
-/// AWS: PutRecords, 256 characters.
+/// `AWS: PutRecords`, 256 characters.
 const KEY_CHARS_MAX: usize = 256;
 
 /// AWS: a record and its partition key, 1 MiB by default.

@@ -232,7 +232,7 @@ impl Handler {
         let mut rest = &records[..];
         let mut attempt = 1;
         let mut one_by_one = false;
-        while let Some(first) = rest.first() {
+        while !rest.is_empty() {
             if !self.lease.is_valid() || !self.progress.may_take(batch.epoch) {
                 return Outcome::Dropped;
             }
@@ -254,18 +254,14 @@ impl Handler {
                     attempt = 1;
                 }
                 Err(error) => {
-                    // An error that names its record settles what lies before that.
-                    let done = error
-                        .at
-                        .as_ref()
-                        .map_or(0, |at| call.iter().take_while(|r| r.position < *at).count());
-                    let is_named = error.at.is_some() && done < call.len();
+                    // An error that names its record settles what lies before that, which is progress.
+                    let at = error.at.as_ref();
+                    let done = at.map_or(0, |at| call.iter().take_while(|r| r.position < *at).count());
+                    let is_named = at.is_some() && done < call.len();
                     if is_named && done > 0 {
                         self.settle(&call[..done], batch.epoch);
                         rest = &rest[done..];
                         attempt = 1;
-                        one_by_one = true;
-                        continue;
                     }
                     if self.may_retry(attempt, &error, policy).await {
                         attempt += 1;
@@ -274,25 +270,16 @@ impl Handler {
                     if self.stop.is_cancelled() || self.lease.is_lost() {
                         return Outcome::Dropped;
                     }
-                    match &policy.dead_letters {
-                        // Which record it is must be known before one is set aside.
-                        Some(_) if call.len() > 1 && !is_named => {
-                            one_by_one = true;
-                            attempt = 1;
-                        }
-                        Some(_) => {
-                            if !self.set_aside(first, &error, attempt, policy).await {
-                                return Outcome::Failed;
-                            }
-                            self.settle(&rest[..1], batch.epoch);
-                            rest = &rest[1..];
-                            attempt = 1;
-                        }
-                        None => {
-                            self.give_up(&first.position, &error);
-                            return Outcome::Failed;
-                        }
+                    // Which record it is must be known before one is set aside.
+                    if policy.dead_letters.is_some() && !is_named && call.len() > 1 {
+                        one_by_one = true;
+                    } else if self.give_up_on(&rest[0], &error, attempt, policy).await {
+                        self.settle(&rest[..1], batch.epoch);
+                        rest = &rest[1..];
+                    } else {
+                        return Outcome::Failed;
                     }
+                    attempt = 1;
                 }
             }
         }
@@ -305,7 +292,8 @@ impl Handler {
         }
     }
 
-    async fn set_aside(
+    /// Sets a record aside, or stops the shard where there is no place for that; whether reading may go on behind it.
+    async fn give_up_on(
         &self,
         record: &Record,
         error: &ProcessorError,
@@ -313,6 +301,7 @@ impl Handler {
         policy: &ErrorPolicy,
     ) -> bool {
         let Some(queue) = &policy.dead_letters else {
+            self.give_up(&record.position, error);
             return false;
         };
         let letter = DeadLetter::new(

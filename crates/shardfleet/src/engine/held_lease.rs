@@ -88,6 +88,18 @@ impl HeldLease {
         !self.lost.is_cancelled() && self.clock.now() <= self.valid_until()
     }
 
+    /// As [`is_valid`](Self::is_valid); a lease that expired by this worker's own clock counts as lost from now on.
+    pub(crate) fn still_holds(&self) -> bool {
+        if !self.is_valid() {
+            self.lose(self.expired());
+        }
+        !self.is_lost()
+    }
+
+    fn expired(&self) -> String {
+        format!("it was not renewed for {:?}", self.failover_time)
+    }
+
     fn valid_until(&self) -> Moment {
         *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +140,7 @@ impl HeldLease {
                 return Err(HoldError::Lost);
             }
             if started > self.valid_until() {
-                return Err(self.lose(format!("it was not renewed for {:?}", self.failover_time)));
+                return Err(self.lose(self.expired()));
             }
             let write = make(&row.lease);
             let limit = self.failover_time / 3;

@@ -223,7 +223,7 @@ impl ShardTask {
 
     async fn get_records(&mut self, iterator: &str) -> Result<(), Break> {
         let page_guard = self.wait_for_room().await;
-        if !self.lease.is_valid() {
+        if !self.lease.still_holds() {
             return Err(Break::Lost);
         }
         let clock = Arc::clone(&self.context.clock);

@@ -26,11 +26,14 @@ pub(crate) enum Sink {
     Processors(ProcessorSetup),
 }
 
+/// Is told what goes wrong.
+pub(crate) type ErrorListener = Arc<dyn Fn(&KinesisError) + Send + Sync>;
+
 /// What is needed to run record processors.
 pub(crate) struct ProcessorSetup {
     pub(crate) factory: Arc<dyn RecordProcessorFactory>,
     pub(crate) policy: ErrorPolicy,
-    pub(crate) on_error: Option<Arc<dyn Fn(&KinesisError) + Send + Sync>>,
+    pub(crate) on_error: Option<ErrorListener>,
 }
 
 /// What a subscription's channel carries.

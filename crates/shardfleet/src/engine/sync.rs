@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::shard_task::{ShardTask, start_of};
 use super::{Context, HeldLease, ShardEntry, ShardOutcome, ShardReport, ShardStatus, ShutdownReport};
-use crate::error::KinesisError;
+use crate::error::{ErrorKind, KinesisError};
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, ShardFilter};
 use crate::store::StoreError;
 
@@ -102,7 +102,7 @@ impl SyncLoop {
                 Some(Err(error)) => error,
                 None => return Err(late("an answer of Kinesis or the lease store".to_owned())),
             };
-            if !may_pass(&error) {
+            if !may_pass(&error, attempt) {
                 return Err(error);
             }
             tracing::warn!(stream = %context.settings.stream, error = %error.full_text(), attempt, "opening failed and is tried again");
@@ -437,11 +437,13 @@ fn filter_of(start_at: Option<&KinesisPosition>) -> ShardFilter {
     }
 }
 
-/// Whether opening can succeed later without anybody changing anything.
-fn may_pass(error: &KinesisError) -> bool {
-    match error {
+/// Whether opening can succeed later without anybody changing anything. Credentials get a second and a third chance, since where they come from may be
+/// throttled when a whole fleet starts.
+fn may_pass(error: &KinesisError, attempt: u32) -> bool {
+    let is_transient = match error {
         KinesisError::Kinesis(error) => error.is_retryable(),
         KinesisError::Store(error) => error.is_retryable(),
         _ => false,
-    }
+    };
+    is_transient || (error.kind() == ErrorKind::Unauthorized && attempt < 2)
 }

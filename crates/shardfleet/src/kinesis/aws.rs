@@ -344,7 +344,8 @@ where
             KinesisApiErrorKind::Unavailable,
             "no answer within 30 s".to_owned(),
         ),
-        SdkError::DispatchFailure(cause) if cause.is_user() => {
+        // Credentials that cannot be loaded show as a request that was never sent.
+        SdkError::DispatchFailure(cause) if cause.is_user() || chain(error).contains("credentials") => {
             (KinesisApiErrorKind::Unauthorized, setup_reason(&chain(error)))
         }
         SdkError::DispatchFailure(_) => (KinesisApiErrorKind::Unavailable, chain(error)),

@@ -1,0 +1,8 @@
+//! The binary as a process: killed, restarted, given bad input, and talked to by programs that know nothing of it.
+
+mod child_handler;
+mod dev_command;
+mod harness;
+mod kill;
+mod producer;
+mod tail_command;
