@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod tidy;
 
 /// Automation of the workspace.
@@ -18,19 +19,31 @@ struct Args {
 enum Command {
     /// Check what no compiler checks: arrows between crates, clocks in the core, file lengths, left-over words.
     Tidy,
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
-        Command::Tidy => tidy::run(),
+        Command::Tidy => tidy::run().map(|()| "tidy: nothing found".to_owned()),
+        Command::Bench(bench) => bench::run(&bench),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(message) => {
+            print(&message);
+            ExitCode::SUCCESS
+        }
         Err(message) => {
             say(&message);
             ExitCode::FAILURE
         }
     }
+}
+
+#[expect(clippy::print_stdout, reason = "a command-line tool talks to its user")]
+fn print(message: &str) {
+    println!("{message}");
 }
 
 #[expect(clippy::print_stderr, reason = "a command-line tool talks to its user")]

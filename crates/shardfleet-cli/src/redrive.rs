@@ -12,7 +12,7 @@ use crate::args::RedriveArgs;
 use crate::exit::Failure;
 use crate::output::{result_line, say};
 
-/// AWS: PutRecords takes up to 500 records and 10 MiB; half of that leaves room for what surrounds them.
+/// `AWS: PutRecords` takes up to 500 records and 10 MiB; half of that leaves room for what surrounds them.
 pub(crate) const PUT_RECORDS_MAX: usize = 500;
 pub(crate) const PUT_BYTES_MAX: usize = 5 << 20;
 

@@ -215,6 +215,7 @@ impl Reader {
         children: Vec<ChildShard>,
     ) -> (FailureReport, Option<Gap>) {
         if is_listed && !closed && children.is_empty() {
+            self.leave_latest();
             self.next = Next::Iterator;
             return (self.count_failure(now), None);
         }
@@ -228,10 +229,7 @@ impl Reader {
     pub fn on_failure(&mut self, now: Moment, failure: ReadFailure) -> FailureReport {
         match failure {
             ReadFailure::IteratorExpired => {
-                // Nothing was read since LATEST was asked for: going on from a new LATEST would skip what arrived in between.
-                if let (IteratorPosition::Latest, Some(asked_at)) = (&self.resume, self.latest_asked_at) {
-                    self.resume = IteratorPosition::AtTimestamp(asked_at.saturating_sub(LATEST_MARGIN));
-                }
+                self.leave_latest();
                 let again_at_once = matches!(self.next, Next::Records(_));
                 self.next = Next::Iterator;
                 if !again_at_once {
@@ -251,6 +249,13 @@ impl Reader {
                 report
             }
             ReadFailure::Other => self.count_failure(now),
+        }
+    }
+
+    /// Nothing was read since LATEST was asked for: going on from a new LATEST would skip what arrived in between.
+    fn leave_latest(&mut self) {
+        if let (IteratorPosition::Latest, Some(asked_at)) = (&self.resume, self.latest_asked_at) {
+            self.resume = IteratorPosition::AtTimestamp(asked_at.saturating_sub(LATEST_MARGIN));
         }
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::sink::SUBSCRIPTION_CHANNEL_PAGES;
-use crate::engine::{Context, Engine, ProcessorSetup, Sink};
+use crate::engine::{Context, Engine, ProcessorSetup, Sink, SubscriptionSink};
 use crate::error::KinesisError;
 use crate::kinesis::KinesisApi;
 use crate::processor::{ErrorPolicy, RecordProcessorFactory};
@@ -53,7 +53,7 @@ impl KinesisStream {
     /// Opens the stream and returns once every shard that this worker can read has its iterator: a record put after that is delivered.
     pub async fn subscribe(&self) -> Result<Subscription, KinesisError> {
         let (sender, items) = mpsc::channel(SUBSCRIPTION_CHANNEL_PAGES);
-        let engine = self.open(Sink::Subscription(sender)).await?;
+        let engine = self.open(Sink::Subscription(SubscriptionSink::new(sender))).await?;
         Ok(Subscription::new(items, engine))
     }
 

@@ -129,6 +129,13 @@ impl Subscription {
     }
 }
 
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        // Handles may outlive the subscription; nobody takes its records any more.
+        self.engine.stop();
+    }
+}
+
 impl Stream for Subscription {
     type Item = Result<Delivery, KinesisError>;
 

@@ -347,24 +347,32 @@ fn print_summary(summary: &Summary, as_json: bool) -> Result<(), Failure> {
         result_line(&json)?;
         return Ok(());
     }
-    let mut text = format!(
-        "{:<22}{:>9}{:>11}{:>9}{:>6}{:>10}{:>14}\n",
-        "shard", "put", "delivered", "settled", "lost", "repeated", "out of order"
-    );
-    let mut row = |name: &str, c: &Counts| {
-        text += &format!(
-            "{name:<22}{:>9}{:>11}{:>9}{:>6}{:>10}{:>14}\n",
+    let row = |name: &str, c: &Counts| {
+        format!(
+            "{name:<22}{:>9}{:>11}{:>9}{:>6}{:>10}{:>14}",
             c.put, c.delivered, c.settled, c.lost, c.repeated, c.out_of_order
-        );
+        )
     };
-    for shard in &summary.shards {
-        row(&shard.shard_id, &shard.counts);
-    }
-    row("total", &summary.total);
-    text += &format!("{:.1} s", summary.seconds);
+    let head = ["put", "delivered", "settled", "lost", "repeated", "out of order"];
+    let [put, delivered, settled, lost, repeated, out_of_order] = head;
+    let mut lines = vec![format!(
+        "{:<22}{put:>9}{delivered:>11}{settled:>9}{lost:>6}{repeated:>10}{out_of_order:>14}",
+        "shard"
+    )];
+    lines.extend(
+        summary
+            .shards
+            .iter()
+            .map(|shard| row(&shard.shard_id, &shard.counts)),
+    );
+    lines.push(row("total", &summary.total));
+    lines.push(format!("{:.1} s", summary.seconds));
     if summary.total.unexpected > 0 {
-        text += &format!(", {} deliveries that no put explains", summary.total.unexpected);
+        lines.push(format!(
+            "{} deliveries that no put explains",
+            summary.total.unexpected
+        ));
     }
-    result_line(&text)?;
+    result_line(&lines.join("\n"))?;
     Ok(())
 }

@@ -418,9 +418,10 @@ impl<'a> Section<'a> {
     fn finish(self) {
         for key in self.table.keys() {
             let path = self.path(key);
-            let hint = nearest(key, &self.known)
-                .map(|near| format!("; did you mean {near}?"))
-                .unwrap_or_else(|| format!("; known here: {}", self.known.join(", ")));
+            let hint = nearest(key, &self.known).map_or_else(
+                || format!("; known here: {}", self.known.join(", ")),
+                |near| format!("; did you mean {near}?"),
+            );
             self.problems.push(format!("{path}: is not a known key{hint}"));
         }
     }

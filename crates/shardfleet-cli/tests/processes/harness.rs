@@ -228,11 +228,11 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
+        usize::try_from(z ^ (z >> 31)).unwrap_or(usize::MAX) % limit
     }
 }

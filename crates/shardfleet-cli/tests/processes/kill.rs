@@ -47,6 +47,7 @@ async fn checkpoints(store: &dyn LeaseStore) -> Places {
         .collect()
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of the run")]
 async fn kill_often(world: &World, store: &dyn LeaseStore, lease_store: &str, seed: u64) {
     world
         .kinesis
@@ -69,7 +70,7 @@ async fn kill_often(world: &World, store: &dyn LeaseStore, lease_store: &str, se
         }
         let worker = Process::start(world.command().arg("run").arg("--config").arg(&config));
         let is_last = kills == KILLS;
-        let enough = chance.below(3000) as usize;
+        let enough = chance.below(3000);
         let (mut all, mut looked_at) = (seen.clone(), 0);
         let came = worker.stdout().wait(|lines| {
             all.extend(

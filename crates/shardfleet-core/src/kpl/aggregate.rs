@@ -3,7 +3,7 @@
 //! It does not know the stream's shards. The user records of one aggregate go to one shard, that of the first of them, so
 //! the caller packs together only what belongs together; readers drop the rest ([`super::HashRangeFilter`]).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -56,8 +56,8 @@ pub struct Aggregator {
     max_bytes: usize,
     first: Option<First>,
     user_records: usize,
-    partition_key_indexes: HashMap<String, u64>,
-    explicit_hash_key_indexes: HashMap<u128, u64>,
+    partition_key_indexes: BTreeMap<String, u64>,
+    explicit_hash_key_indexes: BTreeMap<u128, u64>,
     partition_key_table: Vec<u8>,
     explicit_hash_key_table: Vec<u8>,
     records: Vec<u8>,
@@ -77,8 +77,8 @@ impl Default for Aggregator {
             max_bytes: DEFAULT_MAX_AGGREGATE_BYTES,
             first: None,
             user_records: 0,
-            partition_key_indexes: HashMap::new(),
-            explicit_hash_key_indexes: HashMap::new(),
+            partition_key_indexes: BTreeMap::new(),
+            explicit_hash_key_indexes: BTreeMap::new(),
             partition_key_table: Vec::new(),
             explicit_hash_key_table: Vec::new(),
             records: Vec::new(),

@@ -32,6 +32,9 @@ pub(crate) struct HandlerHandle {
     inputs: mpsc::Sender<HandlerInput>,
     stop: CancellationToken,
     task: JoinHandle<()>,
+    /// Answered once the processor has taken note of the shard's end.
+    ending: Option<oneshot::Receiver<()>>,
+    has_ended: bool,
 }
 
 impl HandlerHandle {
@@ -61,7 +64,13 @@ impl HandlerHandle {
             stop: stop.clone(),
         };
         let task = tokio::spawn(handler.run(initialization, receiver));
-        Self { inputs, stop, task }
+        Self {
+            inputs,
+            stop,
+            task,
+            ending: None,
+            has_ended: false,
+        }
     }
 
     pub(crate) async fn send(&self, input: HandlerInput) {
@@ -69,13 +78,25 @@ impl HandlerHandle {
         drop(self.inputs.send(input).await);
     }
 
-    /// Tells the processor that the shard has ended and waits until it has taken note, which it never has if it fails for good.
-    pub(crate) async fn end(&self) {
-        let (done, answer) = oneshot::channel();
-        self.send(HandlerInput::Ended(done)).await;
-        if answer.await.is_err() {
-            std::future::pending::<()>().await;
+    /// Tells the processor once that the shard has ended and waits until it has taken note, which it never has if it fails for good. May be dropped
+    /// and called again.
+    pub(crate) async fn end(&mut self) {
+        if self.ending.is_none() {
+            let (done, answer) = oneshot::channel();
+            self.send(HandlerInput::Ended(done)).await;
+            self.ending = Some(answer);
         }
+        if let Some(answer) = self.ending.as_mut().filter(|_| !self.has_ended) {
+            if answer.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.has_ended = true;
+        }
+    }
+
+    /// Whether the processor was told that the shard has ended: then it takes no records any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.is_some()
     }
 
     /// Lets the call in progress finish, then tells the processor why it is the last; at the deadline the call is broken off.
@@ -142,7 +163,14 @@ impl Handler {
                 input = inputs.recv() => match input {
                     Some(HandlerInput::Batch(batch)) => match self.process(&mut *processor, batch, &policy).await {
                         Outcome::Done | Outcome::Dropped => {}
-                        Outcome::Failed => return,
+                        // The shard stands still; its processor is told when that ends.
+                        Outcome::Failed => {
+                            tokio::select! {
+                                () = self.lease.lost() => {}
+                                () = self.stop.cancelled() => {}
+                            }
+                            break;
+                        }
                     },
                     Some(HandlerInput::Ended(done)) => {
                         if self.end(&mut *processor, &policy).await {
@@ -232,14 +260,16 @@ impl Handler {
         let mut rest = &records[..];
         let mut attempt = 1;
         let mut one_by_one = false;
-        while !rest.is_empty() {
-            if !self.lease.is_valid() || !self.progress.may_take(batch.epoch) {
+        let mut new = records.len() as u64;
+        while let Some(first) = rest.first() {
+            let call = if one_by_one { &rest[..1] } else { rest };
+            let last = &call.last().unwrap_or(first).position;
+            // Of a handler that is stopped, the call in progress is the last one.
+            let may_go_on = !self.stop.is_cancelled() && self.lease.is_valid();
+            if !may_go_on || !self.progress.deliver(batch.epoch, last, new) {
                 return Outcome::Dropped;
             }
-            let call = if one_by_one { &rest[..1] } else { rest };
-            if let Some(last) = call.last() {
-                self.progress.note_delivered(&last.position);
-            }
+            new = 0;
             let input = ProcessRecordsInput {
                 shard_id: self.progress.shard_id(),
                 records: call,

@@ -83,17 +83,17 @@ impl HeldLease {
         self.row.lock().await.lease.clone()
     }
 
-    /// Whether the lease is surely still this worker's.
+    /// Whether the lease is surely still this worker's. A no is final: records are dropped on it, so a late answer to a renewal must not make the
+    /// lease valid again, or they would be missing from what is read on.
     pub(crate) fn is_valid(&self) -> bool {
-        !self.lost.is_cancelled() && self.clock.now() <= self.valid_until()
-    }
-
-    /// As [`is_valid`](Self::is_valid); a lease that expired by this worker's own clock counts as lost from now on.
-    pub(crate) fn still_holds(&self) -> bool {
-        if !self.is_valid() {
-            self.lose(self.expired());
+        if self.lost.is_cancelled() {
+            return false;
         }
-        !self.is_lost()
+        if self.clock.now() <= self.valid_until() {
+            return true;
+        }
+        self.lose(self.expired());
+        false
     }
 
     fn expired(&self) -> String {

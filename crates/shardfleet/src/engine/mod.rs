@@ -23,12 +23,13 @@ mod handler;
 mod held_lease;
 mod pages;
 pub(crate) mod progress;
+mod shard_end;
 mod shard_task;
 pub(crate) mod sink;
 mod sync;
 
 pub(crate) use held_lease::{HeldLease, HoldError};
-pub(crate) use sink::{ProcessorSetup, ShardBatch, Sink, SubscriptionItem};
+pub(crate) use sink::{ProcessorSetup, ShardBatch, Sink, SubscriptionItem, SubscriptionSink};
 
 /// How long a subscription that was dropped without a shutdown takes to release its leases.
 const DROPPED_DEADLINE: Duration = Duration::from_secs(5);
@@ -176,7 +177,7 @@ impl Context {
                 // A subscription that nobody polls keeps its errors in its bounded channel; the shard waits like for records.
                 tokio::select! {
                     biased;
-                    sent = items.send(SubscriptionItem::Error(error)) => drop(sent),
+                    () = items.send_error(error) => {}
                     () = self.stop.cancelled() => {}
                 }
             }
@@ -278,6 +279,11 @@ impl Engine {
             }
         }
         Ok(moved)
+    }
+
+    /// Stops in the background.
+    pub(crate) fn stop(&self) {
+        self.context.stop.cancel();
     }
 
     /// Stops within `deadline`. Calling it again waits for the first call's end.

@@ -21,12 +21,20 @@ struct State {
     /// Records that the application holds: handed over and not settled.
     held: u64,
     closed: bool,
+    /// The worker stops: what is buffered is left for the next reader.
+    stopping: bool,
     /// Whether checkpoints are the processor's to make; then nothing is committable but what it confirmed.
     manual: bool,
     confirmed: Option<ExtendedSequenceNumber>,
     /// The last record that was handed over.
     delivered: Option<ExtendedSequenceNumber>,
     failure: Option<(ExtendedSequenceNumber, String)>,
+}
+
+impl State {
+    fn may_hand_over(&self, epoch: u64) -> bool {
+        self.epoch == epoch && !self.closed && self.failure.is_none()
+    }
 }
 
 /// How much of a shard may be unsettled before its reader pauses.
@@ -79,15 +87,25 @@ impl ShardProgress {
     /// Whether a record of `epoch` may be handed over to the application now, which is noted if so.
     pub(crate) fn take(&self, epoch: u64) -> bool {
         let mut state = self.state();
-        let may = state.epoch == epoch && !state.closed && state.failure.is_none();
+        let may = state.may_hand_over(epoch) && !state.stopping;
         state.held += u64::from(may);
         may
     }
 
-    /// Whether records of `epoch` may be handed to a processor now.
-    pub(crate) fn may_take(&self, epoch: u64) -> bool {
-        let state = self.state();
-        state.epoch == epoch && !state.closed && state.failure.is_none()
+    /// Whether records of `epoch` up to `last` may be handed to a processor now, which is noted if so; `new` of them for the first time.
+    pub(crate) fn deliver(&self, epoch: u64, last: &ExtendedSequenceNumber, new: u64) -> bool {
+        let mut state = self.state();
+        let may = state.may_hand_over(epoch);
+        if may {
+            state.held += new;
+            state.delivered = Some(last.clone());
+        }
+        may
+    }
+
+    /// Nothing more is handed over; what was can still be settled.
+    pub(crate) fn stop_handing_over(&self) {
+        self.state().stopping = true;
     }
 
     pub(crate) fn settle(&self, ticket: Ticket) {
@@ -178,11 +196,6 @@ impl ShardProgress {
             state.confirmed = Some(at);
         }
         Ok(state.confirmed.clone())
-    }
-
-    /// Notes the last record of what is handed over.
-    pub(crate) fn note_delivered(&self, at: &ExtendedSequenceNumber) {
-        self.state().delivered = Some(at.clone());
     }
 
     /// Unsettled records that the application holds.

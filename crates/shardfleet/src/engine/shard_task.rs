@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use shardfleet_core::ids::{LeaseKey, ShardId};
+use shardfleet_core::ids::ShardId;
 use shardfleet_core::lease::{LeaseWrite, OpenedAt};
 use shardfleet_core::position::{KinesisPosition, Remember, ShardStart};
 use shardfleet_core::reader::{Action, FailureReport, Gap, ReadFailure, Reader};
-use shardfleet_core::retry::Backoff;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::shard::ChildShard;
-use shardfleet_core::shard_sync::child_leases;
 use shardfleet_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -17,17 +15,13 @@ use super::budget::PageGuard;
 use super::handler::{HandlerHandle, HandlerInput};
 use super::pages::Unpacker;
 use super::progress::{ShardProgress, UnsettledBounds};
+use super::shard_end;
 use super::{
     Context, HeldLease, HoldError, Seek, ShardBatch, ShardOutcome, ShardReport, ShardStatus, Sink,
     SubscriptionItem,
 };
 use crate::error::KinesisError;
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, RecordsPage, ShardFilter};
-
-const END_RETRY: Backoff = Backoff::new(
-    std::time::Duration::from_millis(200),
-    std::time::Duration::from_secs(5),
-);
 
 /// What a page is expected to hold before any was read.
 const FIRST_PAGE_BYTES: u64 = 1 << 20;
@@ -42,7 +36,9 @@ pub(crate) struct ShardTask {
     start: ShardStart,
     /// The row must remember the start before the shard counts as open.
     remembered: bool,
-    opened: Option<oneshot::Sender<()>>,
+    opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
+    /// A seek to LATEST is done once the iterator is there, so that what is put after it is read.
+    seeking: Option<oneshot::Sender<Result<(), KinesisError>>>,
     handler: Option<HandlerHandle>,
     hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
     page_bytes: u64,
@@ -63,7 +59,7 @@ impl ShardTask {
         context: Arc<Context>,
         lease: HeldLease,
         start: ShardStart,
-        opened: Option<oneshot::Sender<()>>,
+        opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
         status: watch::Sender<ShardStatus>,
     ) -> Self {
         let row = lease.lease().await;
@@ -85,6 +81,7 @@ impl ShardTask {
             start,
             remembered: false,
             opened,
+            seeking: None,
             handler,
             hash_key_range: row.hash_key_range,
             page_bytes: FIRST_PAGE_BYTES,
@@ -135,7 +132,9 @@ impl ShardTask {
                     Break::GaveUp => return self.give_up().await,
                     Break::AnotherStream(reason) => {
                         let stream = self.context.settings.stream.clone();
-                        self.context.report(KinesisError::AnotherStream { stream, reason }).await;
+                        let error = KinesisError::AnotherStream { stream, reason };
+                        self.answer_opener(Err(error.clone()));
+                        self.context.report(error).await;
                         self.lease.release().await;
                         return ShardOutcome::AnotherStream;
                     }
@@ -181,13 +180,20 @@ impl ShardTask {
                 self.status.send_replace(ShardStatus::Reading {
                     millis_behind_latest: None,
                 });
-                if let Some(opened) = self.opened.take() {
-                    // The opener may have given up waiting.
-                    opened.send(()).ok();
-                }
+                self.answer_opener(Ok(()));
                 Ok(())
             }
             Err(error) => self.on_failure(error).await,
+        }
+    }
+
+    /// Tells whoever opened the shard, or repositioned it, how that came out. They may have given up waiting.
+    fn answer_opener(&mut self, outcome: Result<(), KinesisError>) {
+        if let Some(opened) = self.opened.take() {
+            opened.send(outcome.clone()).ok();
+        }
+        if let Some(seeking) = self.seeking.take() {
+            seeking.send(outcome).ok();
         }
     }
 
@@ -223,7 +229,7 @@ impl ShardTask {
 
     async fn get_records(&mut self, iterator: &str) -> Result<(), Break> {
         let page_guard = self.wait_for_room().await;
-        if !self.lease.still_holds() {
+        if !self.lease.is_valid() {
             return Err(Break::Lost);
         }
         let clock = Arc::clone(&self.context.clock);
@@ -314,7 +320,7 @@ impl ShardTask {
         match (&self.context.sink, &self.handler) {
             (Sink::Subscription(items), _) => {
                 // A closed channel means that the subscription was dropped, which stops this task as well.
-                drop(items.send(SubscriptionItem::Batch(batch)).await);
+                items.send(SubscriptionItem::Batch(batch)).await;
             }
             (Sink::Processors(_), Some(handler)) => handler.send(HandlerInput::Batch(batch)).await,
             (Sink::Processors(_), None) => {}
@@ -399,115 +405,26 @@ impl ShardTask {
     /// crash in between leaves something to go on from (`KCL: ShutdownTask`).
     async fn finish(&mut self, children: Vec<ChildShard>) -> Result<(), Break> {
         self.status.send_replace(ShardStatus::Draining);
-        match &self.handler {
+        match &mut self.handler {
             Some(handler) => handler.end().await,
             None => self.progress.drained().await,
         }
-        let (children, shards) = self.find_children(children).await;
-        let lost = |_: HoldError| Break::Lost;
-        for lease in child_leases(&children, self.context.stream_created_at()) {
-            let other_parent_comes_later = {
-                let mut later = false;
-                for parent in lease
-                    .parent_shard_ids
-                    .iter()
-                    .filter(|parent| **parent != self.shard_id)
-                {
-                    let is_listed = shards.iter().any(|shard| shard.shard_id == *parent);
-                    later |= is_listed && !self.has_lease(parent).await;
-                }
-                later
-            };
-            // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
-            if !other_parent_comes_later {
-                self.create_lease(&lease).await;
-            }
+        match shard_end::write(&self.context, &self.lease, &self.shard_id, children).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Break::Lost),
         }
-        let ids: Vec<_> = children.iter().map(|child| child.shard_id.clone()).collect();
-        if !ids.is_empty() {
-            self.lease
-                .persist(|lease| LeaseWrite::record_children(lease, ids.clone()))
-                .await
-                .map_err(lost)?;
-        }
-        let end = ExtendedSequenceNumber::ShardEnd;
-        self.lease
-            .persist(|lease| LeaseWrite::checkpoint(lease, end.clone()))
-            .await
-            .map_err(lost)?;
-        // Nothing is left to renew for; whoever cleans up takes an unowned lease as well.
-        self.lease.release().await;
-        self.context.wake.notify_one();
-        Ok(())
-    }
-
-    /// The children, listed anew where the end did not name them all, and the listing if one of them has another parent.
-    async fn find_children(
-        &self,
-        children: Vec<ChildShard>,
-    ) -> (Vec<ChildShard>, Vec<shardfleet_core::shard::Shard>) {
-        if !children.is_empty() && children.iter().all(|child| child.parent_shard_ids.len() == 1) {
-            return (children, Vec::new());
-        }
-        let mut attempt = 0;
-        loop {
-            match self
-                .context
-                .kinesis
-                .list_shards(&self.context.settings.stream, ShardFilter::All)
-                .await
-            {
-                Ok(shards) if children.is_empty() => {
-                    return (ChildShard::of_parent(&self.shard_id, &shards), shards);
-                }
-                Ok(shards) => return (children, shards),
-                Err(error) => {
-                    tracing::warn!(shard_id = %self.shard_id, error = %error, attempt, "listing the children failed");
-                    self.wait_to_retry(attempt).await;
-                    attempt += 1;
-                }
-            }
-        }
-    }
-
-    async fn has_lease(&self, shard_id: &ShardId) -> bool {
-        let mut attempt = 0;
-        loop {
-            match self.context.store.get(&LeaseKey::from(shard_id)).await {
-                Ok(lease) => return lease.is_some(),
-                Err(error) => {
-                    tracing::warn!(shard_id = %shard_id, error = %error, attempt, "looking up a lease failed");
-                    self.wait_to_retry(attempt).await;
-                    attempt += 1;
-                }
-            }
-        }
-    }
-
-    async fn create_lease(&self, lease: &shardfleet_core::lease::Lease) {
-        let mut attempt = 0;
-        while let Err(error) = self.context.store.create(lease).await {
-            tracing::warn!(lease_key = %lease.lease_key, error = %error, attempt, "creating a child's lease failed");
-            self.wait_to_retry(attempt).await;
-            attempt += 1;
-        }
-    }
-
-    async fn wait_to_retry(&self, attempt: u32) {
-        let wait = END_RETRY.delay(attempt, self.context.clock.chance());
-        crate::clock::sleep(&*self.context.clock, wait).await;
     }
 
     async fn give_up(&mut self) -> ShardOutcome {
         let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
         let failures = self.reader.failures();
-        self.context
-            .report(KinesisError::ReaderStopped {
-                stream,
-                shard_id,
-                failures,
-            })
-            .await;
+        let error = KinesisError::ReaderStopped {
+            stream,
+            shard_id,
+            failures,
+        };
+        self.answer_opener(Err(error.clone()));
+        self.context.report(error).await;
         // What the application holds is worth waiting for a little: what is settled now does not come again.
         let patience = self.context.settings.failover_time;
         crate::clock::within(&*self.context.clock, patience, self.progress.drained()).await;
@@ -548,22 +465,31 @@ impl ShardTask {
     }
 
     async fn seek(&mut self, seek: Seek) {
+        if self.handler.as_ref().is_some_and(HandlerHandle::is_ending) {
+            // Its processor has said goodbye: the shard is as good as ended, and has nothing to reposition.
+            return;
+        }
         self.progress.restart();
         self.start = ShardStart::at(&seek.position);
         self.remembered = false;
         self.reader.seek(self.start.iterator.clone());
         // The row is repositioned before the caller is told, so that a crash right after goes on from the new place.
         let asked_at = self.context.clock.wall();
-        let result = match self.remember_start(asked_at).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.lease_lost_error()),
-        };
-        drop(seek.done.send(result));
+        match self.remember_start(asked_at).await {
+            Ok(()) if seek.position == KinesisPosition::Latest => self.seeking = Some(seek.done),
+            Ok(()) => drop(seek.done.send(Ok(()))),
+            Err(_) => drop(seek.done.send(Err(self.lease_lost_error()))),
+        }
     }
 
     /// Stops in order: nothing more is read, what the application holds may still be settled, then the lease is released.
     async fn stop(&mut self) -> ShardOutcome {
-        self.stop_handler().await;
+        self.progress.stop_handing_over();
+        if self.handler.is_some() {
+            // What a processor did not settle by now it never will.
+            self.stop_handler().await;
+            return self.flush_and_release().await;
+        }
         let clock = Arc::clone(&self.context.clock);
         let patience = self.context.stop_deadline().since(clock.now());
         crate::clock::within(&*clock, patience, self.progress.released()).await;

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::shard_task::{ShardTask, start_of};
-use super::{Context, HeldLease, ShardEntry, ShardOutcome, ShardReport, ShardStatus, ShutdownReport};
+use super::{Context, HeldLease, ShardEntry, ShardOutcome, ShardReport, ShardStatus, ShutdownReport, Sink};
 use crate::error::{ErrorKind, KinesisError};
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, ShardFilter};
 use crate::store::StoreError;
@@ -42,6 +42,9 @@ pub(crate) async fn run(
     };
     let is_open = result.is_ok();
     if is_open {
+        if let Sink::Subscription(items) = &context.sink {
+            items.open();
+        }
         drop(opened_to.send(Ok(())));
         sync.serve().await;
     } else {
@@ -53,6 +56,9 @@ pub(crate) async fn run(
     }
     let report = sync.stop().await;
     report_to.send_replace(Some(report));
+    if let Sink::Subscription(items) = &context.sink {
+        items.close();
+    }
 }
 
 struct SyncLoop {
@@ -66,7 +72,7 @@ struct SyncLoop {
     next_tick: Moment,
     failures: u32,
     is_first_pass: bool,
-    opening: Vec<(LeaseKey, oneshot::Receiver<()>)>,
+    opening: Vec<(LeaseKey, oneshot::Receiver<Result<(), KinesisError>>)>,
 }
 
 impl SyncLoop {
@@ -117,18 +123,14 @@ impl SyncLoop {
         for (lease_key, opened) in std::mem::take(&mut self.opening) {
             let left = deadline.since(context.clock.now());
             match crate::clock::within(&*context.clock, left, opened).await {
-                Some(Ok(())) => {}
-                // The reader ended before it was open; what it met is on its stream, here it counts as not opened.
-                answer => {
-                    let what = if answer.is_none() {
-                        "an iterator of"
-                    } else {
-                        "the reader of"
-                    };
+                // A reader that ended without a word lost its lease: the shard is another worker's to open.
+                Some(Ok(Ok(())) | Err(_)) => {}
+                Some(Ok(Err(error))) => return Err(error),
+                None => {
                     return Err(KinesisError::OpenDeadline {
                         stream: context.settings.stream.clone(),
                         seconds: context.settings.open_deadline.as_secs(),
-                        waiting_for: format!("{what} shard {lease_key}"),
+                        waiting_for: format!("an iterator of shard {lease_key}"),
                     });
                 }
             }
@@ -368,9 +370,13 @@ impl SyncLoop {
         let now = context.clock.now();
         let held = context.shards();
         let failover_time = context.settings.failover_time;
+        // The end of a parent wakes this loop if it is read here, and is watched for by the parent's own lease if not; readers that gave up rest until
+        // the next listing.
         let others: Vec<&Lease> = leases
             .values()
             .filter(|l| !l.is_finished() && !held.contains_key(&l.lease_key))
+            .filter(|l| !self.resting.contains(&l.lease_key))
+            .filter(|l| shard_sync::blocking_parent(l, leases).is_none())
             .collect();
         if others.is_empty() {
             return self.next_listing;
