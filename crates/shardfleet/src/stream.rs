@@ -53,7 +53,9 @@ impl KinesisStream {
     /// Opens the stream and returns once every shard that this worker can read has its iterator: a record put after that is delivered.
     pub async fn subscribe(&self) -> Result<Subscription, KinesisError> {
         let (sender, items) = mpsc::channel(SUBSCRIPTION_CHANNEL_PAGES);
-        let engine = self.open(Sink::Subscription(SubscriptionSink::new(sender))).await?;
+        let engine = self
+            .open(Sink::Subscription(SubscriptionSink::new(sender)))
+            .await?;
         Ok(Subscription::new(items, engine))
     }
 

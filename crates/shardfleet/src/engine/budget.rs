@@ -56,6 +56,11 @@ pub(crate) struct PageGuard {
 }
 
 impl PageGuard {
+    /// A page that the budget does not count: a small one, so that a shard is never stopped by what others hold.
+    pub(crate) fn outside() -> Self {
+        Self { permit: None }
+    }
+
     /// The page is read and holds `bytes`: what was reserved beyond that goes back at once.
     pub(crate) fn shrink_to(&mut self, bytes: u64) {
         if let Some(permit) = &mut self.permit {

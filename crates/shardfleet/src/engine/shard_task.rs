@@ -1,6 +1,7 @@
 //! The task that reads one shard: it carries out what the core's [`Reader`] decides, hands records out, and brings the shard to its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardfleet_core::ids::ShardId;
 use shardfleet_core::lease::{LeaseWrite, OpenedAt};
@@ -26,6 +27,12 @@ use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, RecordsPage, ShardFil
 /// What a page is expected to hold before any was read.
 const FIRST_PAGE_BYTES: u64 = 1 << 20;
 
+/// What a page holds that is read although the memory budget is used up.
+const SMALL_PAGE_BYTES: u64 = 64 << 10;
+
+/// How long a shard waits for memory before it reads a small page without.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
+
 /// One shard being read.
 pub(crate) struct ShardTask {
     context: Arc<Context>,
@@ -42,6 +49,7 @@ pub(crate) struct ShardTask {
     handler: Option<HandlerHandle>,
     hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
     page_bytes: u64,
+    record_bytes: u64,
     status: watch::Sender<ShardStatus>,
 }
 
@@ -85,6 +93,7 @@ impl ShardTask {
             handler,
             hash_key_range: row.hash_key_range,
             page_bytes: FIRST_PAGE_BYTES,
+            record_bytes: FIRST_PAGE_BYTES / 1000,
             status,
             context,
             shard_id,
@@ -228,7 +237,7 @@ impl ShardTask {
     }
 
     async fn get_records(&mut self, iterator: &str) -> Result<(), Break> {
-        let page_guard = self.wait_for_room().await;
+        let (page_guard, limit) = self.wait_for_room().await;
         if !self.lease.is_valid() {
             return Err(Break::Lost);
         }
@@ -238,7 +247,7 @@ impl ShardTask {
         match self
             .context
             .kinesis
-            .get_records(&settings.stream, iterator, settings.batch_size)
+            .get_records(&settings.stream, iterator, limit)
             .await
         {
             Ok(page) => self.on_page(page, page_guard).await,
@@ -249,8 +258,10 @@ impl ShardTask {
         }
     }
 
-    async fn wait_for_room(&mut self) -> PageGuard {
-        let settings = &self.context.settings;
+    /// Waits until another page may be read, and says how many records it may hold.
+    async fn wait_for_room(&mut self) -> (PageGuard, u32) {
+        let context = Arc::clone(&self.context);
+        let settings = &context.settings;
         let bounds = UnsettledBounds {
             records: settings.unsettled_records_max,
             bytes: settings.unsettled_bytes_max,
@@ -265,16 +276,29 @@ impl ShardTask {
                 self.progress.room(bounds).await;
             }
         }
-        tokio::select! {
+        let page = tokio::select! {
             biased;
-            page = self.context.budget.reserve(self.page_bytes) => { self.status.send_replace(reading); page }
-            () = std::future::ready(()) => {
+            page = context.budget.reserve(self.page_bytes) => (page, settings.batch_size),
+            () = crate::clock::sleep(&*context.clock, MEMORY_PATIENCE) => {
                 self.status.send_replace(ShardStatus::WaitingForMemory);
-                let page = self.context.budget.reserve(self.page_bytes).await;
-                self.status.send_replace(reading);
-                page
+                tokio::select! {
+                    biased;
+                    page = context.budget.reserve(self.page_bytes) => (page, settings.batch_size),
+                    // Shards whose handlers hang may hold all the memory there is, and must not stop the others: a shard that holds nothing reads on in small pages.
+                    () = self.progress.drained() => (PageGuard::outside(), self.small_page()),
+                }
             }
-        }
+        };
+        self.status.send_replace(reading);
+        page
+    }
+
+    /// How many records a page of a few kilobytes holds.
+    fn small_page(&self) -> u32 {
+        let records = SMALL_PAGE_BYTES / self.record_bytes.max(1);
+        u32::try_from(records)
+            .unwrap_or(u32::MAX)
+            .clamp(1, self.context.settings.batch_size)
     }
 
     async fn on_page(&mut self, page: RecordsPage, mut page_guard: PageGuard) -> Result<(), Break> {
@@ -291,6 +315,7 @@ impl ShardTask {
         if unpacked.bytes > 0 {
             // The largest page lately, forgetting slowly.
             self.page_bytes = unpacked.bytes.max(self.page_bytes / 8 * 7);
+            self.record_bytes = unpacked.bytes / (unpacked.records.len() as u64).max(1);
         }
         self.status
             .send_replace(ShardStatus::Reading { millis_behind_latest });

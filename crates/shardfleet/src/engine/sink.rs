@@ -48,17 +48,11 @@ impl SubscriptionSink {
 
     /// Nothing comes any more: the subscription ends after what is buffered.
     pub(crate) fn close(&self) {
-        self.items
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn items(&self) -> Option<mpsc::Sender<SubscriptionItem>> {
-        self.items
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits for room. A closed channel means that the subscription was dropped, which stops everything that sends as well.
