@@ -158,7 +158,14 @@ impl SyncLoop {
     }
 
     async fn tick_and_report(&mut self) {
-        match self.tick().await {
+        let stop = self.context.stop.clone();
+        let outcome = tokio::select! {
+            biased;
+            // A store that hangs must not hold up a stop. A lease that was being taken then has to expire.
+            () = stop.cancelled() => return,
+            outcome = self.tick() => outcome,
+        };
+        match outcome {
             Ok(()) => self.failures = 0,
             Err(error) => {
                 let wait = RETRY.delay(self.failures, self.context.clock.chance());
