@@ -173,7 +173,7 @@ impl KinesisControls {
     pub fn calls(&self, operation: &str) -> u64 {
         self.service
             .calls()
-            .by_operation
+            .operations
             .get(operation)
             .copied()
             .unwrap_or(0)
@@ -185,7 +185,7 @@ impl KinesisControls {
         let of = |((name, shard), count): (&(&'static str, String), &u64)| {
             (*name == operation && shard == shard_id).then_some(*count)
         };
-        calls.by_shard.iter().filter_map(of).sum()
+        calls.shards.iter().filter_map(of).sum()
     }
 
     /// How often clients have called an operation on a stream.
@@ -194,14 +194,14 @@ impl KinesisControls {
         let of = |((name, on), count): (&(&'static str, String), &u64)| {
             (*name == operation && on == stream).then_some(*count)
         };
-        calls.by_stream.iter().filter_map(of).sum()
+        calls.streams.iter().filter_map(of).sum()
     }
 
     /// All operations that clients have called, with how often.
     pub fn all_calls(&self) -> BTreeMap<String, u64> {
         self.service
             .calls()
-            .by_operation
+            .operations
             .iter()
             .map(|(name, count)| ((*name).to_owned(), *count))
             .collect()

@@ -160,9 +160,9 @@ fn calls(service: &Service) -> Value {
         groups
     };
     json!({
-        "calls": calls.by_operation,
-        "shards": grouped(&calls.by_shard),
-        "streams": grouped(&calls.by_stream),
+        "calls": calls.operations,
+        "shards": grouped(&calls.shards),
+        "streams": grouped(&calls.streams),
     })
 }
 

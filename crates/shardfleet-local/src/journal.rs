@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use bytes::{Buf, Bytes};
 
 use crate::error::LocalError;
-use crate::model::{Account, Change, Now};
+use crate::model::{Account, Change, Now, Shard};
 
 const MAGIC: &[u8; 8] = b"sfkin\x00\x01\n";
 /// Longest frame: far above the largest put, far below what a garbled length may claim.
@@ -79,7 +79,7 @@ impl Journal {
         let live: u64 = account
             .streams()
             .flat_map(|s| s.shards.values())
-            .flat_map(|s| s.records())
+            .flat_map(Shard::records)
             .map(|r| r.size() as u64)
             .sum();
         if length > COMPACT_FROM && live < length / 2 {

@@ -134,9 +134,10 @@ impl LocalKinesisBuilder {
                         .send(Ok(KinesisControls::new(Arc::clone(&service))))
                         .is_ok()
                     {
-                        runtime.block_on(server::serve(listener, service, stopped));
+                        runtime.block_on(server::serve(listener, Arc::clone(&service), stopped));
                     }
                     runtime.shutdown_timeout(STOP_TIME);
+                    service.close();
                 }
                 Err(error) => drop(ready_sender.send(Err(error))),
             }

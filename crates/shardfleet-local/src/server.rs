@@ -10,9 +10,9 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ use crate::{http_controls, subscribe};
 /// Longest request body: 10 MiB of payload as base64 with room for keys and names.
 const MAX_BODY: usize = 32 * 1024 * 1024;
 /// Longest delay that a fault rule can ask for.
-const MAX_DELAY: Duration = Duration::from_secs(600);
+const MAX_DELAY: Duration = Duration::from_mins(10);
 const TARGET_PREFIX: &str = "Kinesis_20131202.";
 
 /// The connection is cut: on purpose, by a fault rule.
@@ -99,7 +99,14 @@ async fn handle(service: Arc<Service>, request: Request<Incoming>) -> Result<Res
                 status: 413,
                 ..ApiError::serialization(format!("The body is longer than {MAX_BODY} bytes."))
             };
-            return Ok(error_response(format, &error));
+            let mut response = error_response(format, &error);
+            if head.version < Version::HTTP_2 {
+                // The rest of the body is not read, so the connection is good for nothing more; the client has to know.
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            return Ok(response);
         }
         Err(_) => return Err(Cut),
     };

@@ -34,9 +34,9 @@ pub(crate) struct Service {
 /// How often operations were called.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    pub(crate) by_operation: BTreeMap<&'static str, u64>,
-    pub(crate) by_shard: BTreeMap<(&'static str, String), u64>,
-    pub(crate) by_stream: BTreeMap<(&'static str, String), u64>,
+    pub(crate) operations: BTreeMap<&'static str, u64>,
+    pub(crate) shards: BTreeMap<(&'static str, String), u64>,
+    pub(crate) streams: BTreeMap<(&'static str, String), u64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,6 +84,13 @@ impl Service {
         action(&mut lock(&self.state).account, now)
     }
 
+    /// Lets go of the data folder. Whoever still has controls of the service changes nothing but memory from here on.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.journal = None;
+        state.account.keep_no_changes();
+    }
+
     /// Carries out everything that is due, and tells the subscriptions.
     pub(crate) fn tick(&self) {
         let done = self.transact(|account, now| {
@@ -116,11 +123,9 @@ impl Service {
     /// Counts a call.
     pub(crate) fn count(&self, operation: Operation, subject: &Subject) {
         let mut calls = self.calls();
-        *calls.by_operation.entry(operation.name()).or_default() += 1;
-        let Calls {
-            by_shard, by_stream, ..
-        } = &mut *calls;
-        for (table, name) in [(by_shard, &subject.shard), (by_stream, &subject.stream)] {
+        *calls.operations.entry(operation.name()).or_default() += 1;
+        let Calls { shards, streams, .. } = &mut *calls;
+        for (table, name) in [(shards, &subject.shard), (streams, &subject.stream)] {
             if let Some(name) = name
                 && table.len() < MAX_COUNTED_SHARDS
             {

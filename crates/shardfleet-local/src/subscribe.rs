@@ -20,9 +20,11 @@ use crate::wire::{EventView, Format, eventstream, map, write_event};
 const EVENT_BYTES: usize = 1024 * 1024;
 const EVENT_RECORDS: usize = 10_000;
 /// Longest silence of a stalled or silent stream before the connection is given up. No client waits so long.
-const STALL: Duration = Duration::from_secs(3600);
+const STALL: Duration = Duration::from_hours(1);
 /// Longest sleep between two looks at the model; whatever a subscription waits for also wakes it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a stream that is to be cut pauses first.
+const FLUSH: Duration = Duration::from_millis(20);
 
 struct Live {
     service: Arc<Service>,
@@ -101,6 +103,8 @@ impl Live {
                     Strike::Stall => self.stall().await,
                     Strike::Cut => {
                         self.stage = Stage::Over;
+                        // What was sent before the cut has to get out first: it is written once the body pauses.
+                        drop(tokio::time::timeout(FLUSH, std::future::pending::<()>()).await);
                         Some(Err(Cut))
                     }
                     Strike::End => None,

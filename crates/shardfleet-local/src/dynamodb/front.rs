@@ -156,7 +156,7 @@ impl Front {
     }
 }
 
-/// AWS: DescribeContinuousBackups and UpdateContinuousBackups, which the database does not know. Point-in-time recovery is said to be as asked for.
+/// `AWS: DescribeContinuousBackups` and `AWS: UpdateContinuousBackups`, which the database does not know. Point-in-time recovery is said to be as asked for.
 fn backups(operation: &str, body: &[u8]) -> Option<Response<Body>> {
     let request: serde_json::Value = serde_json::from_slice(body).unwrap_or(serde_json::Value::Null);
     let wanted = match operation {

@@ -383,6 +383,11 @@ impl Account {
         }
     }
 
+    /// Stops keeping changes.
+    pub(crate) fn keep_no_changes(&mut self) {
+        self.changes = None;
+    }
+
     /// What changed since the last call, in an order that can be replayed.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         let Some(changes) = &mut self.changes else {

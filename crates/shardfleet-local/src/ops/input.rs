@@ -89,13 +89,11 @@ impl<'v> Input<'v> {
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Option<&'v str> {
-        match self.field(name)? {
-            Value::Text(text) => Some(text),
-            _ => {
-                self.mistyped(name, "a text");
-                None
-            }
+        let value = self.field(name)?;
+        if !matches!(value, Value::Text(_)) {
+            self.mistyped(name, "a text");
         }
+        value.as_text()
     }
 
     pub(crate) fn required_text(&mut self, name: &str) -> &'v str {
@@ -141,9 +139,8 @@ impl<'v> Input<'v> {
     pub(crate) fn arn(&mut self, name: &str) -> Option<&'v str> {
         let text = self.text(name)?;
         self.check_length(text, name, 2048);
-        if !text.is_empty()
-            && !(text.starts_with("arn:aws") && text.contains(":kinesis:") && text.contains(":stream/"))
-        {
+        let fits = text.starts_with("arn:aws") && text.contains(":kinesis:") && text.contains(":stream/");
+        if !fits && !text.is_empty() {
             let pattern = "arn:aws.*:kinesis:.*:\\d{12}:.*stream/\\S+";
             self.refuse(
                 text,
