@@ -110,7 +110,8 @@ impl AwsSettingsBuilder {
             loader = loader.credentials_provider(credentials);
         }
         AwsSettings {
-            config: loader.load().await,
+            // The SDK's future is tens of kilobytes, which callers need not carry.
+            config: Box::pin(loader.load()).await,
         }
     }
 }

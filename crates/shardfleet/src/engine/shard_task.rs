@@ -475,6 +475,11 @@ impl ShardTask {
             at,
             reason,
         };
+        // The worker opens without this shard, which says by itself what is wrong with it.
+        if let Some(opened) = self.opened.take() {
+            opened.send(Ok(())).ok();
+        }
+        self.answer_opener(Err(failed.clone()));
         self.context.report(failed.clone()).await;
         loop {
             tokio::select! {

@@ -442,9 +442,11 @@ fn initial_position(start_at: Option<&KinesisPosition>) -> InitialPosition {
     }
 }
 
+/// Which shards an empty table is filled from. From the horizon all are listed, and those without a listed parent are read first: what "open at the trim
+/// horizon" means for shards of a moment's life is the service's secret, and a record must not depend on it.
 fn filter_of(start_at: Option<&KinesisPosition>) -> ShardFilter {
     match start_at {
-        Some(KinesisPosition::Horizon) => ShardFilter::AtTrimHorizon,
+        Some(KinesisPosition::Horizon) => ShardFilter::All,
         Some(KinesisPosition::Timestamp(at)) => ShardFilter::AtTimestamp(*at),
         _ => ShardFilter::AtLatest,
     }
