@@ -182,6 +182,9 @@ pub struct RedriveArgs {
     /// Put the records onto this stream. Default: the one each came from.
     #[arg(long)]
     pub stream: Option<String>,
+    /// Leave out lines that are no records, such as one that a crash cut off, and name them.
+    #[arg(long)]
+    pub skip_bad_lines: bool,
     /// AWS
     #[command(flatten)]
     pub aws: AwsArgs,

@@ -11,7 +11,7 @@ pub(crate) async fn settings(args: &AwsArgs) -> Result<AwsSettings, Failure> {
     if let Some(url) = &args.endpoint_url {
         if !(url.starts_with("http://") || url.starts_with("https://")) {
             return Err(Failure::usage(format!(
-                "--endpoint-url is {url:?}; a URL such as http://127.0.0.1:4567 is expected"
+                "the endpoint URL is {url:?}; one such as http://127.0.0.1:4567 is expected (--endpoint-url, or aws.endpoint_url of the config file)"
             )));
         }
         builder = builder.endpoint_url(url);

@@ -28,11 +28,24 @@ pub(crate) async fn run(args: RedriveArgs) -> Result<(), Failure> {
         .filter(|(_, line)| !line.trim().is_empty())
     {
         let at = || format!("{}, line {}", args.file.display(), i + 1);
-        let letter: DeadLetter =
-            serde_json::from_str(line).map_err(|e| Failure::usage(format!("{}: {e}", at())))?;
-        let data = letter
-            .data()
-            .map_err(|e| Failure::usage(format!("{}: data_base64: {e}", at())))?;
+        let read = serde_json::from_str::<DeadLetter>(line).map_err(|e| e.to_string());
+        let read = read.and_then(|letter| match letter.data() {
+            Ok(data) => Ok((letter, data)),
+            Err(e) => Err(format!("data_base64: {e}")),
+        });
+        let (letter, data) = match read {
+            Ok(read) => read,
+            Err(reason) if args.skip_bad_lines => {
+                say(&format!("warning: {} is left out: {reason}", at()));
+                continue;
+            }
+            Err(reason) => {
+                return Err(Failure::usage(format!(
+                    "{}: {reason}; --skip-bad-lines leaves such lines out",
+                    at()
+                )));
+            }
+        };
         let record = PutRecord {
             // A record without a key comes from a stream that places records by itself; any key will do there.
             partition_key: letter

@@ -17,12 +17,15 @@ use crate::output::{result_line, say};
 pub(crate) async fn run(args: TailArgs) -> Result<(), Failure> {
     let settings = crate::aws::settings(&args.aws).await?;
     let clock = SystemClock::new();
+    let from = args.from.at(clock.wall());
     let mut subscription = KinesisStream::builder(args.stream.as_str(), AwsKinesis::new(&settings))
         .application(format!("{}-tail", args.stream))
-        .start_at(args.from.at(clock.wall()))
+        .start_at(from.clone())
         .build()?
         .subscribe()
         .await?;
+    let interrupt = tokio::signal::ctrl_c();
+    tokio::pin!(interrupt);
     let mut left = args.max.unwrap_or(u64::MAX);
     let idle = args.idle.unwrap_or(Duration::MAX / 4);
     let mut result = Ok(());
@@ -30,11 +33,13 @@ pub(crate) async fn run(args: TailArgs) -> Result<(), Failure> {
         let quiet_until = clock.now() + idle;
         let item = tokio::select! {
             biased;
-            _ = tokio::signal::ctrl_c() => break,
+            _ = &mut interrupt => break,
             item = subscription.next() => item,
             () = clock.sleep_until(quiet_until) => break,
         };
         match item {
+            // A position in one shard is about that shard alone.
+            Some(Ok(delivery)) if !from.concerns(&delivery.shard_id) => delivery.ack(),
             Some(Ok(delivery)) => {
                 match print(&delivery, args.json) {
                     Ok(()) => {}

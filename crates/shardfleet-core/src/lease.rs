@@ -1,4 +1,4 @@
-//! The lease as the table stores it, and the conditional writes that change it. READY for stores.
+//! The lease as the table stores it, and the conditional writes that change it.
 //!
 //! A [`Lease`] is what a row says, nothing that a worker observed about it (that is [`LeaseClock`]'s). A [`LeaseWrite`] is a
 //! key, what the row must look like for the write to happen, and what changes. The constructors of [`LeaseWrite`] are the

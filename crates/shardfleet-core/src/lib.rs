@@ -18,3 +18,4 @@ pub mod shard;
 pub mod shard_sync;
 pub mod time;
 pub mod watermark;
+pub mod worker_metrics;

@@ -123,17 +123,19 @@ impl ShardStart {
     /// A stored checkpoint opens at its own record and reads over what was settled of it (`KCL: IteratorBuilder`): that is the
     /// only way to go on inside an aggregated record, and it shows whether the record still exists.
     pub fn resume(lease: &Lease, configured: Option<Timestamp>) -> Self {
-        let (iterator, settled_through) = match (&lease.checkpoint, &lease.opened_at) {
-            (at @ ExtendedSequenceNumber::At(sequence_number, _), None) => (
-                IteratorPosition::AtSequenceNumber(sequence_number.clone()),
-                Some(at.clone()),
-            ),
+        // Where reading began counts only as long as nothing was checkpointed since, be it by a Java worker, which leaves the attribute on the row.
+        let opened_at = lease.opened_at.as_ref().filter(|_| lease.checkpoint.is_start());
+        let (iterator, settled_through) = match (&lease.checkpoint, opened_at) {
             (_, Some(OpenedAt::Latest(at))) => (
                 IteratorPosition::AtTimestamp(at.saturating_sub(LATEST_MARGIN)),
                 None,
             ),
             (_, Some(OpenedAt::Timestamp(at))) => (IteratorPosition::AtTimestamp(*at), None),
             (_, Some(OpenedAt::Sequence(at))) => (IteratorPosition::AtSequenceNumber(at.clone()), None),
+            (at @ ExtendedSequenceNumber::At(sequence_number, _), None) => (
+                IteratorPosition::AtSequenceNumber(sequence_number.clone()),
+                Some(at.clone()),
+            ),
             (ExtendedSequenceNumber::AtTimestamp, None) => (
                 configured.map_or(IteratorPosition::TrimHorizon, IteratorPosition::AtTimestamp),
                 None,
@@ -154,6 +156,25 @@ impl ShardStart {
         }
     }
 
+    /// The same start, for a worker that has been open since `opened_at`. Where it would open at LATEST, whoever created the lease died before it was open; what
+    /// was put since this worker opened is promised.
+    #[must_use]
+    pub fn not_after(self, opened_at: Timestamp) -> Self {
+        if self.iterator != IteratorPosition::Latest {
+            return self;
+        }
+        let at = opened_at.saturating_sub(LATEST_MARGIN);
+        Self {
+            iterator: IteratorPosition::AtTimestamp(at),
+            settled_through: None,
+            remember: Remember::Position {
+                checkpoint: None,
+                opened_at: Some(OpenedAt::Timestamp(at)),
+                latest_now: false,
+            },
+        }
+    }
+
     /// How to open a shard at a position that a user named, ahead of its checkpoint.
     pub fn at(position: &KinesisPosition) -> Self {
         let (iterator, checkpoint, opened_at) = match position {
@@ -164,10 +185,10 @@ impl ShardStart {
                 Some(position.sentinel()),
                 Some(OpenedAt::Timestamp(*at)),
             ),
-            // No checkpoint can say "this record is next"; the stored one stays for readers of the Java KCL.
+            // No checkpoint can say "this record is next". A reader of the Java KCL then starts too early, which skips nothing.
             KinesisPosition::Sequence(_, at) => (
                 IteratorPosition::AtSequenceNumber(at.clone()),
-                None,
+                Some(ExtendedSequenceNumber::TrimHorizon),
                 Some(OpenedAt::Sequence(at.clone())),
             ),
         };
@@ -228,6 +249,19 @@ mod tests {
     }
 
     #[test]
+    fn a_latest_start_taken_over_begins_no_later_than_its_new_worker() {
+        let start =
+            ShardStart::resume(&lease("LATEST", 0, None), None).not_after(Timestamp::from_millis(9_000));
+        let at = Timestamp::from_millis(7_000);
+        assert_eq!(start.iterator, IteratorPosition::AtTimestamp(at));
+        assert!(
+            matches!(start.remember, Remember::Position { opened_at: Some(OpenedAt::Timestamp(t)), .. } if t == at)
+        );
+        let horizon = ShardStart::resume(&lease("TRIM_HORIZON", 0, None), None);
+        assert_eq!(horizon.clone().not_after(at), horizon);
+    }
+
+    #[test]
     fn at_timestamp_without_a_time_skips_nothing() {
         let configured = Timestamp::from_millis(77);
         let start = ShardStart::resume(&lease("AT_TIMESTAMP", 0, None), Some(configured));
@@ -241,8 +275,14 @@ mod tests {
         let at = digits("50");
         let start = ShardStart::at(&KinesisPosition::sequence("shardId-000000000000", at.clone()));
         assert_eq!(start.iterator, IteratorPosition::AtSequenceNumber(at.clone()));
-        let resumed = ShardStart::resume(&lease("100", 0, Some(OpenedAt::Sequence(at.clone()))), None);
+        let opened_at = Some(OpenedAt::Sequence(at.clone()));
+        let resumed = ShardStart::resume(&lease("TRIM_HORIZON", 0, opened_at.clone()), None);
         assert_eq!(resumed.iterator, IteratorPosition::AtSequenceNumber(at));
         assert_eq!(resumed.settled_through, None);
+        let checkpointed_since = ShardStart::resume(&lease("100", 0, opened_at), None);
+        assert_eq!(
+            checkpointed_since.iterator,
+            IteratorPosition::AtSequenceNumber(digits("100"))
+        );
     }
 }

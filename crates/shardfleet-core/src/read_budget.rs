@@ -89,6 +89,10 @@ impl ReadBudget {
     /// Notes an answer of `bytes` of payload that came at `now`. One that never came used the service's budget all the same, but
     /// nobody knows by how much.
     pub fn on_answer(&mut self, now: Moment, bytes: u64) {
+        // The service counted the call some time before its answer came; only from then on is its second surely over.
+        if let Some(last) = self.calls.back_mut() {
+            *last = (*last).max(now);
+        }
         if self.limits.bytes_per_second == 0 {
             return;
         }
@@ -114,6 +118,14 @@ mod tests {
             budget.on_call(ms(1000 + call));
         }
         assert_eq!(budget.next_call_at(), ms(2000));
+    }
+
+    #[test]
+    fn the_second_of_a_call_ends_a_second_after_its_answer() {
+        let mut budget = ReadBudget::new(ReadLimits::new(1, 0));
+        budget.on_call(ms(1000));
+        budget.on_answer(ms(1040), 10);
+        assert_eq!(budget.next_call_at(), ms(2040));
     }
 
     #[test]

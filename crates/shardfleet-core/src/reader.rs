@@ -86,9 +86,17 @@ pub struct PageFacts {
     pub bytes: u64,
     /// The iterator of the next read.
     pub next_iterator: Option<String>,
+    /// How far behind the newest record the answer's end is.
+    pub millis_behind_latest: Option<u64>,
     /// The children that the end of a closed shard names.
     pub children: Vec<ChildShard>,
 }
+
+/// No stream keeps its records for a shorter time (`AWS: DecreaseStreamRetentionPeriod`).
+const RETENTION_MIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// In how many listings in a row a shard must be missing before it is believed to be gone.
+const MISSING_LISTINGS: u32 = 3;
 
 /// Records that were promised by a checkpoint and are no longer in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +115,12 @@ pub struct Reader {
     resume: IteratorPosition,
     latest_asked_at: Option<Timestamp>,
     expects_first: Option<SequenceNumber>,
+    /// The last record taken; an iterator may lie at or before it.
+    taken: Option<SequenceNumber>,
+    /// When an answer last said that there is nothing more: what arrived later is younger than this.
+    caught_up_at: Option<Moment>,
+    has_expired: bool,
+    missing_listings: u32,
     next: Next,
     not_before: Moment,
     failures: u32,
@@ -134,6 +148,10 @@ impl Reader {
             resume: start,
             latest_asked_at: None,
             expects_first,
+            taken: None,
+            caught_up_at: None,
+            has_expired: false,
+            missing_listings: 0,
             next: Next::Iterator,
             not_before: Moment::default(),
             failures: 0,
@@ -177,11 +195,17 @@ impl Reader {
     /// An answer came at `now` and its records were taken. Returns the records that a checkpoint promised and that are gone.
     pub fn on_page(&mut self, now: Moment, page: PageFacts) -> Option<Gap> {
         self.failures = 0;
+        self.has_expired = false;
+        self.missing_listings = 0;
         self.budget.on_answer(now, page.bytes);
         let is_empty = page.last.is_none();
         let gap = self.find_gap(page.first);
         if let Some(last) = page.last {
+            self.taken = Some(last.clone());
             self.resume = IteratorPosition::AfterSequenceNumber(last);
+        }
+        if page.millis_behind_latest == Some(0) {
+            self.caught_up_at = Some(now);
         }
         self.next = match page.next_iterator {
             Some(iterator) => {
@@ -205,8 +229,19 @@ impl Reader {
         })
     }
 
+    /// Kinesis records up to this one were taken before: an iterator that had to be placed on it gives it once more.
+    pub fn taken(&self) -> Option<&SequenceNumber> {
+        self.taken.as_ref()
+    }
+
+    /// Whether records behind the last one taken can have aged out by `now`. Not if that was the newest one a short time ago.
+    fn may_have_lost(&self, now: Moment) -> bool {
+        self.caught_up_at.is_none_or(|at| now.since(at) >= RETENTION_MIN)
+    }
+
     /// The shards were listed to confirm an end. `closed` says whether the listing has an ending sequence number for the shard, `children` who
-    /// follows it, `is_listed` whether the shard is still in the listing at all. An end that nothing confirms counts as a failure, and reading goes on.
+    /// follows it, `is_listed` whether the shard is still in the listing at all; one listing that lacks it proves nothing. An end that nothing confirms counts
+    /// as a failure, and reading goes on.
     pub fn on_listing(
         &mut self,
         now: Moment,
@@ -214,41 +249,65 @@ impl Reader {
         closed: bool,
         children: Vec<ChildShard>,
     ) -> (FailureReport, Option<Gap>) {
-        if is_listed && !closed && children.is_empty() {
+        self.missing_listings = if is_listed { 0 } else { self.missing_listings + 1 };
+        if is_listed && (closed || !children.is_empty()) {
+            self.next = Next::Ended(children);
+            return (FailureReport::Quiet, None);
+        }
+        if is_listed {
             self.leave_latest();
             self.next = Next::Iterator;
             return (self.count_failure(now), None);
         }
+        if self.missing_listings < MISSING_LISTINGS {
+            return (self.count_failure(now), None);
+        }
+        // The shard aged out as a whole, together with what was yet to come of it.
         self.next = Next::Ended(children);
-        // A shard that is no longer listed aged out as a whole, together with what a checkpoint had yet to come.
-        let gap = self.expects_first.take().filter(|_| !is_listed);
-        (FailureReport::Quiet, gap.map(|after| Gap { after, before: None }))
+        let expected = self.expects_first.take().or_else(|| self.taken.clone());
+        let gap = expected
+            .filter(|_| self.may_have_lost(now))
+            .map(|after| Gap { after, before: None });
+        (FailureReport::Quiet, gap)
     }
 
     /// A call failed at `now`.
     pub fn on_failure(&mut self, now: Moment, failure: ReadFailure) -> FailureReport {
+        self.budget.on_answer(now, 0);
         match failure {
             ReadFailure::IteratorExpired => {
                 self.leave_latest();
-                let again_at_once = matches!(self.next, Next::Records(_));
+                self.expect_the_last_one_taken(now);
+                // The first time is part of reading; an iterator that expires at once is a failure of the service.
+                let is_usual = matches!(self.next, Next::Records(_)) && !self.has_expired;
+                self.has_expired = true;
                 self.next = Next::Iterator;
-                if !again_at_once {
-                    return self.count_failure(now);
+                if is_usual {
+                    FailureReport::Quiet
+                } else {
+                    self.count_failure(now)
                 }
-                FailureReport::Quiet
             }
             ReadFailure::Throttled => {
                 self.not_before = now + self.policy.poll_interval;
                 FailureReport::Quiet
             }
+            // Whether that is a failure the listing shows.
             ReadFailure::NotFound => {
-                let report = self.count_failure(now);
-                if !matches!(self.next, Next::GivenUp) {
-                    self.next = Next::ConfirmEnd;
-                }
-                report
+                self.next = Next::ConfirmEnd;
+                FailureReport::Quiet
             }
             ReadFailure::Other => self.count_failure(now),
+        }
+    }
+
+    /// Where records may have aged out while nothing was read, the next iterator is placed on the last one taken: if another comes first, they have.
+    fn expect_the_last_one_taken(&mut self, now: Moment) {
+        if let IteratorPosition::AfterSequenceNumber(last) = &self.resume
+            && self.may_have_lost(now)
+        {
+            self.expects_first = Some(last.clone());
+            self.resume = IteratorPosition::AtSequenceNumber(last.clone());
         }
     }
 

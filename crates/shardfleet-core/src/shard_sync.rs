@@ -45,6 +45,8 @@ pub struct ShardSyncView<'a> {
     pub leases: &'a [Lease],
     /// Where shards without a lease start.
     pub initial_position: InitialPosition,
+    /// A shard that is to be read whether it is open or not, because a user named one of its records.
+    pub named_shard: Option<&'a ShardId>,
     /// When the stream was created, which new leases note.
     pub stream_created_at: Option<Timestamp>,
 }
@@ -86,12 +88,41 @@ pub fn plan(view: &ShardSyncView<'_>) -> Result<ShardSyncPlan, ShardSyncError> {
     } else {
         plan_existing(view)
     };
+    if let Some(named) = view.named_shard {
+        create_named(view, named, &mut created);
+    }
     for lease in created.values_mut() {
         lease.stream_created_at = view.stream_created_at;
     }
     Ok(ShardSyncPlan {
         create: in_creation_order(view.shards, created),
     })
+}
+
+/// Adds the lease of a shard that a user named. What descends from it is then read from its parents' ends on, and not from elsewhere.
+fn create_named(view: &ShardSyncView<'_>, named: &ShardId, created: &mut BTreeMap<ShardId, Lease>) {
+    let Some(shard) = view.shards.iter().find(|shard| shard.shard_id == *named) else {
+        return;
+    };
+    if view
+        .leases
+        .iter()
+        .any(|lease| lease.lease_key.as_str() == named.as_str())
+    {
+        return;
+    }
+    created
+        .entry(named.clone())
+        .or_insert_with(|| lease_of(shard, ExtendedSequenceNumber::TrimHorizon));
+    let mut family = BTreeSet::from([named.clone()]);
+    let mut shards: Vec<&Shard> = view.shards.iter().collect();
+    shards.sort_by_key(|shard| (&shard.starting_sequence_number, &shard.shard_id));
+    for shard in shards {
+        if shard.parents().any(|parent| family.contains(parent)) {
+            family.insert(shard.shard_id.clone());
+            created.remove(&shard.shard_id);
+        }
+    }
 }
 
 /// Refuses leases that were written for a stream that was deleted and created again under the same name. Their checkpoints mean nothing in
@@ -134,7 +165,7 @@ fn check_same_stream(view: &ShardSyncView<'_>) -> Result<(), ShardSyncError> {
 fn plan_empty_table(view: &ShardSyncView<'_>) -> Result<BTreeMap<ShardId, Lease>, ShardSyncError> {
     let listed: BTreeSet<&ShardId> = view.shards.iter().map(|shard| &shard.shard_id).collect();
     // A service that honours the shard filter lists just these; one that ignores it lists all shards.
-    let at_position: Vec<&Shard> = match view.initial_position {
+    let mut at_position: Vec<&Shard> = match view.initial_position {
         InitialPosition::Latest => view.shards.iter().filter(|shard| shard.is_open()).collect(),
         InitialPosition::TrimHorizon | InitialPosition::AtTimestamp => view
             .shards
@@ -142,7 +173,15 @@ fn plan_empty_table(view: &ShardSyncView<'_>) -> Result<BTreeMap<ShardId, Lease>
             .filter(|shard| !shard.parents().any(|parent| listed.contains(parent)))
             .collect(),
     };
-    if let Some(gap) = hash_range::gaps(at_position.iter().map(|shard| shard.hash_key_range)).first() {
+    let gaps = |shards: &[&Shard]| hash_range::gaps(shards.iter().map(|shard| shard.hash_key_range));
+    if view.initial_position != InitialPosition::Latest && !gaps(&at_position).is_empty() {
+        // Of two shards that were merged one may have aged out: then their child is the oldest that is left of its range. It waits for the other one all the same.
+        at_position.extend(view.shards.iter().filter(|shard| {
+            let listed_parents = shard.parents().filter(|parent| listed.contains(parent)).count();
+            listed_parents > 0 && listed_parents < shard.parents().count()
+        }));
+    }
+    if let Some(gap) = gaps(&at_position).first() {
         return Err(ShardSyncError::IncompleteListing { gap: *gap });
     }
     let sentinel = view.initial_position.sentinel();

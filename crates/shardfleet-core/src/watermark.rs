@@ -76,6 +76,11 @@ impl Watermark {
         self.advance()
     }
 
+    /// Whether the ticket was given out since the last restart.
+    pub fn is_current(&self, ticket: Ticket) -> bool {
+        ticket.epoch == self.epoch
+    }
+
     /// Settles every record up to and including `at`.
     pub fn settle_through(&mut self, at: &ExtendedSequenceNumber) -> bool {
         for slot in self.slots.iter_mut().take_while(|slot| slot.at <= *at) {

@@ -1,7 +1,7 @@
 //! Where records go that no attempt could process.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,11 +82,31 @@ impl DeadLetterFile {
     /// Opens the file, creating it if there is none.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(true)
+            .open(&path)?;
+        end_last_line(&mut file)?;
         Ok(Self {
             path,
             file: Arc::new(Mutex::new(file)),
         })
+    }
+}
+
+/// Puts what a crash or a full disk left of a line onto a line of its own, so that it does not spoil the next one.
+fn end_last_line(file: &mut File) -> io::Result<()> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(());
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    if last == *b"\n" {
+        Ok(())
+    } else {
+        file.write_all(b"\n")
     }
 }
 
@@ -99,6 +119,7 @@ impl DeadLetterQueue for DeadLetterFile {
         // The disk may be slow; the other shards' tasks must not wait for it.
         let written = tokio::task::spawn_blocking(move || {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            end_last_line(&mut file)?;
             file.write_all(&line)?;
             file.sync_data()
         });

@@ -63,7 +63,7 @@ pub enum KinesisError {
     },
     /// Records that a checkpoint promised are no longer in the stream: they aged out, or the stream's retention is too short. Reading goes on at the
     /// first record that is left.
-    #[error("records of shard {shard_id} of {stream} are gone: {}", lost_range(after, before.as_ref()))]
+    #[error("records of shard {shard_id} of {stream} may be lost: {}", lost_range(after, before.as_ref()))]
     DataLoss {
         /// The stream.
         stream: StreamName,
@@ -278,6 +278,7 @@ impl fmt::Display for SettingsError {
 pub struct ProcessorError {
     pub(crate) reason: String,
     pub(crate) at: Option<ExtendedSequenceNumber>,
+    pub(crate) settled_before: Option<ExtendedSequenceNumber>,
     #[source]
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -288,6 +289,7 @@ impl ProcessorError {
         Self {
             reason: reason.into(),
             at: None,
+            settled_before: None,
             source: None,
         }
     }
@@ -297,8 +299,16 @@ impl ProcessorError {
         Self {
             reason: crate::aws::chain(&error),
             at: None,
+            settled_before: None,
             source: Some(Arc::new(error)),
         }
+    }
+
+    /// The same failure, which may be about any record from this one on: those before it are settled and do not come again.
+    #[must_use]
+    pub fn settled_before(mut self, position: ExtendedSequenceNumber) -> Self {
+        self.settled_before = Some(position);
+        self
     }
 
     /// The same failure, naming the record it is about: everything before that is settled, and the next attempt starts with it.

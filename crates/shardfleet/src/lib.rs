@@ -6,18 +6,22 @@
 //!
 //! ```no_run
 //! use futures::StreamExt;
-//! use shardfleet::{AwsKinesis, KinesisPosition, KinesisStream};
+//! use shardfleet::{AwsKinesis, KinesisStream};
 //!
 //! # async fn example() -> Result<(), shardfleet::KinesisError> {
 //! let stream = KinesisStream::builder("orders", AwsKinesis::from_env().await)
 //!     .application("order-mailer")
-//!     .start_at(KinesisPosition::horizon())
 //!     .build()?;
 //! let mut subscription = stream.subscribe().await?;
-//! while let Some(delivery) = subscription.next().await {
-//!     let delivery = delivery?;
-//!     println!("{} {}", delivery.position, String::from_utf8_lossy(&delivery.data));
-//!     delivery.ack();
+//! while let Some(item) = subscription.next().await {
+//!     match item {
+//!         Ok(delivery) => {
+//!             println!("{} {}", delivery.position, String::from_utf8_lossy(&delivery.data));
+//!             delivery.ack();
+//!         }
+//!         Err(error) if error.is_fatal() => return Err(error),
+//!         Err(error) => eprintln!("{error}; reading goes on"),
+//!     }
 //! }
 //! # Ok(())
 //! # }

@@ -80,7 +80,8 @@ impl Delivery {
     /// The record cannot be dealt with: its shard stops, keeps its lease, and says why; nothing behind the record is settled.
     /// To go on instead, keep the record elsewhere and ack it.
     pub fn fail(self, reason: impl Into<String>) {
-        self.settle.progress.fail(&self.record.position, reason.into());
+        let Settle { progress, ticket, .. } = &self.settle;
+        progress.fail_at(*ticket, &self.record.position, reason.into());
     }
 
     /// The record apart from what settles it, for a handler that settles later.

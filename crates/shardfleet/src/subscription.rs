@@ -173,6 +173,11 @@ impl SubscriptionHandle {
         self.engine.shutdown(deadline).await
     }
 
+    /// Waits until reading has ended: after a shutdown, or because of an error that is fatal, which was told before.
+    pub async fn ended(&self) -> ShutdownReport {
+        self.engine.ended().await
+    }
+
     /// What each shard that is being read is doing, by id.
     pub fn status(&self) -> BTreeMap<ShardId, ShardStatus> {
         self.engine.status()

@@ -208,14 +208,14 @@ impl AccountedRun {
             let (kinesis, stream) = (Arc::clone(&self.kinesis), self.stream.clone());
             tokio::spawn(async move { produce(&*kinesis, &stream, &records).await })
         };
-        let (log, checkpoints) = self.consume(subscription, total, &bar, &clock).await?;
-        let seconds = clock.now().since(started).as_secs_f64();
+        let consumed = self.consume(subscription, total, &bar, &clock).await?;
+        let seconds = consumed.last_ack.since(started).as_secs_f64();
         bar.finish_and_clear();
         let ledger = producer
             .await
             .map_err(|e| Failure::run(format!("the producer panicked: {e}")))??;
         Ok(summary_of(
-            accounting::account(&ledger, &log, &checkpoints),
+            accounting::account(&ledger, &consumed.log, &consumed.checkpoints),
             seconds,
         ))
     }
@@ -226,13 +226,8 @@ impl AccountedRun {
         total: u64,
         bar: &ProgressBar,
         clock: &SystemClock,
-    ) -> Result<
-        (
-            Vec<LogEntry>,
-            BTreeMap<ShardId, shardfleet::ExtendedSequenceNumber>,
-        ),
-        Failure,
-    > {
+    ) -> Result<Consumed, Failure> {
+        let mut last_ack = clock.now();
         let mut log: Vec<LogEntry> = Vec::new();
         while (log.len() as u64) < total {
             let until = clock.now() + self.patience;
@@ -252,6 +247,7 @@ impl AccountedRun {
                         fingerprint: fingerprint(&delivery.data),
                     });
                     delivery.ack();
+                    last_ack = clock.now();
                     bar.inc(1);
                 }
                 Some(Err(error)) if error.is_fatal() => return Err(error.into()),
@@ -281,7 +277,11 @@ impl AccountedRun {
             .leases
             .into_iter()
             .map(|lease| (lease.lease_key.shard_id(), lease.checkpoint));
-        Ok((log, checkpoints.collect()))
+        Ok(Consumed {
+            log,
+            checkpoints: checkpoints.collect(),
+            last_ack,
+        })
     }
 
     fn bar(&self, total: u64) -> ProgressBar {
@@ -294,6 +294,13 @@ impl AccountedRun {
         }
         bar
     }
+}
+
+/// What the reading side put down.
+struct Consumed {
+    log: Vec<LogEntry>,
+    checkpoints: BTreeMap<ShardId, shardfleet::ExtendedSequenceNumber>,
+    last_ack: shardfleet::core::time::Moment,
 }
 
 async fn next_until(

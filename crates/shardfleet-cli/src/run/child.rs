@@ -52,7 +52,7 @@ struct Answer {
     /// Why.
     #[serde(default)]
     reason: Option<String>,
-    /// The batch it speaks of; the last one sent if left out.
+    /// The batch it speaks of, which an answer about records must name.
     #[serde(default)]
     batch: Option<u64>,
     /// Takes note of an event other than records.
@@ -87,6 +87,8 @@ impl ChildProcessor {
             .env("SHARDFLEET_SHARD_ID", self.shard_id.as_str())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for the worker, which lets the child finish what it has in hand.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|e| ProcessorError::new(format!("starting {program:?} failed: {e}")))?;
@@ -132,11 +134,22 @@ impl ChildProcessor {
         let read = async {
             while !settled.iter().all(|settled| *settled) {
                 let answer = answer(stdout).await.map_err(|e| (None, e))?;
-                if answer.batch.is_some_and(|about| about != batch) {
-                    return Err((
-                        None,
-                        format!("it answered about batch {:?} instead of {batch}", answer.batch),
-                    ));
+                match answer.batch {
+                    Some(about) if about == batch => {}
+                    // Said once too often about a batch that is settled.
+                    Some(about) if about < batch => continue,
+                    Some(about) => {
+                        return Err((
+                            None,
+                            format!("it answered about batch {about}, which did not come yet"),
+                        ));
+                    }
+                    None => {
+                        return Err((
+                            None,
+                            format!("its answer names no batch; \"batch\": {batch} is missing"),
+                        ));
+                    }
                 }
                 apply(answer, records.len(), settled)?;
             }
@@ -251,21 +264,27 @@ impl RecordProcessor for ChildProcessor {
         let Err((failed, reason)) = self.process(input.records, &event, &mut settled).await else {
             return Ok(());
         };
-        if failed.is_none() {
-            // What state a child is in that died, hung or spoke nonsense, nobody knows.
-            self.running = None;
-        }
+        // What state a child is in that died, hung or spoke nonsense, nobody knows; and one that goes on with a batch behind a record it refused would
+        // answer about records that come again under other ids.
+        self.running = None;
+        let error = ProcessorError::new(format!("the handler of shard {}: {reason}", self.shard_id));
+        let position = |index: usize| input.records.get(index).map(|record| record.position.clone());
         // Everything before the first unsettled record need not come again.
         let first_unsettled = settled.iter().position(|settled| !settled);
-        let at = failed.into_iter().chain(first_unsettled).min();
-        let position = at
-            .and_then(|i| input.records.get(i))
-            .map(|record| record.position.clone());
-        let error = ProcessorError::new(format!("the handler of shard {}: {reason}", self.shard_id));
-        Err(match position {
-            // Only a record that the child named is known to be the one at fault.
-            Some(position) if failed.is_some() || at > Some(0) => error.at(position),
-            _ => error,
+        Err(match (failed, first_unsettled) {
+            (Some(failed), Some(first)) if failed == first => match position(failed) {
+                Some(at) => error.at(at),
+                None => error,
+            },
+            (_, Some(first)) => match position(first) {
+                Some(at) => error.settled_before(at),
+                None => error,
+            },
+            // All are settled, and one of them failed all the same: the last word counts.
+            (failed, None) => match failed.and_then(position) {
+                Some(at) => error.at(at),
+                None => error,
+            },
         })
     }
 

@@ -9,9 +9,9 @@ use shardfleet::dead_letter::DeadLetterFile;
 use shardfleet::store::{DynamoDbLeaseStore, LeaseStore, MemoryLeaseStore, SqliteLeaseStore};
 use shardfleet::{
     ApplicationName, AwsKinesis, AwsSettings, ErrorPolicy, KinesisStream, ProcessRecordsInput,
-    ProcessorError, RecordProcessor, ShardId, SubscriptionHandle,
+    ProcessorError, RecordProcessor, ShardId, ShutdownReport, SubscriptionHandle,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{AwsArgs, RunArgs};
 use crate::exit::Failure;
@@ -39,20 +39,32 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
         profile: args.aws.profile.or_else(|| config.aws.profile.clone()),
     };
     let settings = crate::aws::settings(&aws_args).await?;
-    let worker = start(&config, &settings).await?;
+    // Listened for from the start, so that a stop while the worker opens releases its leases too.
+    let mut signals = Signals::listen()?;
+    let worker = tokio::select! {
+        biased;
+        () = signals.next() => return Err(Failure::run("stopped before it was open")),
+        worker = start(&config, &settings) => worker?,
+    };
     say(&format!(
         "reading {} as {}; SIGTERM or Ctrl-C stops in order",
         config.stream, config.application
     ));
-    wait_for_stop().await?;
-    say("stopping");
-    let report = worker.shutdown(config.shutdown_deadline).await;
-    for shard in &report.shards {
-        say(&format!(
-            "{}: {:?} at {}",
-            shard.shard_id, shard.outcome, shard.checkpoint
-        ));
+    tokio::select! {
+        biased;
+        () = signals.next() => {}
+        report = worker.ended() => {
+            print_report(&report);
+            return Err(Failure::run("reading has ended; the last error above says why"));
+        }
     }
+    say("stopping; another signal ends it at once");
+    let report = tokio::select! {
+        biased;
+        report = worker.shutdown(config.shutdown_deadline) => report,
+        () = signals.next() => return Err(Failure::run("ended at once; the leases have to expire")),
+    };
+    print_report(&report);
     if report.in_time {
         Ok(())
     } else {
@@ -60,14 +72,35 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     }
 }
 
-async fn wait_for_stop() -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+fn print_report(report: &ShutdownReport) {
+    for shard in &report.shards {
+        say(&format!(
+            "{}: {:?} at {}",
+            shard.shard_id, shard.outcome, shard.checkpoint
+        ));
     }
-    Ok(())
+}
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 async fn start(config: &WorkerConfig, settings: &AwsSettings) -> Result<SubscriptionHandle, Failure> {
@@ -93,7 +126,7 @@ async fn start(config: &WorkerConfig, settings: &AwsSettings) -> Result<Subscrip
     let stream = stream.build()?;
     let policy = error_policy(config)?;
     let on_error = |error: &shardfleet::KinesisError| {
-        if let shardfleet::KinesisError::ShardFailed { .. } = error {
+        if error.is_fatal() || matches!(error, shardfleet::KinesisError::ShardFailed { .. }) {
             say(&format!("error: {}", error.full_text()));
         }
     };

@@ -23,7 +23,7 @@ for line in sys.stdin:
     for record in event["records"]:
         data = base64.b64decode(record["data_base64"]).decode()
         if how == "refuses" and data == "record-7":
-            print(json.dumps({"failed": record["id"], "reason": "seven is bad"}), flush=True)
+            print(json.dumps({"batch": event["batch"], "failed": record["id"], "reason": "seven is bad"}), flush=True)
             break
         if how == "dies" and data == "record-7" and not os.path.exists(sys.argv[2] + ".died"):
             open(sys.argv[2] + ".died", "w").close()
@@ -34,7 +34,7 @@ for line in sys.stdin:
             break
         log.write(data + "\n")
         log.flush()
-        print(json.dumps({"settled": [record["id"]]}), flush=True)
+        print(json.dumps({"batch": event["batch"], "settled": [record["id"]]}), flush=True)
 "#;
 
 struct Run {

@@ -70,7 +70,7 @@ async fn kill_often(world: &World, store: &dyn LeaseStore, lease_store: &str, se
         }
         let worker = Process::start(world.command().arg("run").arg("--config").arg(&config));
         let is_last = kills == KILLS;
-        let enough = chance.below(3000);
+        let enough = chance.below(2000);
         let (mut all, mut looked_at) = (seen.clone(), 0);
         let came = worker.stdout().wait(|lines| {
             all.extend(

@@ -15,6 +15,7 @@ fn page(records: &[&str], next: Option<&str>) -> PageFacts {
         last: records.last().map(|r| digits(r)),
         bytes: 100,
         next_iterator: next.map(str::to_owned),
+        millis_behind_latest: Some(0),
         children: vec![],
     }
 }
@@ -70,6 +71,7 @@ fn a_lost_latest_iterator_resumes_from_the_time_it_was_issued() {
     let issued = IteratorPosition::AtTimestamp(Timestamp::from_millis(58_000));
     assert_eq!(reader.next_action(at(400)), Action::GetIterator(issued.clone()));
     reader.on_iterator("it-2".into(), Timestamp::from_millis(999_000));
+    reader.on_page(at(401), page(&[], Some("it-3")));
     reader.on_failure(at(800), ReadFailure::IteratorExpired);
     assert_eq!(
         reader.next_action(at(800)),
@@ -167,8 +169,14 @@ fn a_checkpoint_that_aged_out_names_the_range() {
 
     let mut gone = reading(start);
     gone.on_failure(at(1), ReadFailure::NotFound);
-    assert_eq!(gone.next_action(at(2)), Action::ListShards);
-    let (_, gap) = gone.on_listing(at(2), false, false, vec![]);
+    for second in [2, 3] {
+        assert_eq!(gone.next_action(at(second)), Action::ListShards);
+        assert_eq!(
+            gone.on_listing(at(second), false, false, vec![]),
+            (FailureReport::Report, None)
+        );
+    }
+    let (_, gap) = gone.on_listing(at(4), false, false, vec![]);
     assert_eq!(
         gap,
         Some(Gap {
@@ -183,7 +191,7 @@ fn a_shard_not_found_that_is_still_listed_open_is_read_on() {
     let mut reader = reading(IteratorPosition::TrimHorizon);
     assert_eq!(
         reader.on_failure(at(1), ReadFailure::NotFound),
-        FailureReport::Report
+        FailureReport::Quiet
     );
     reader.on_listing(at(2), true, false, vec![]);
     assert_eq!(
@@ -205,4 +213,60 @@ fn a_seek_starts_over_within_the_same_budget() {
     );
     reader.on_iterator("it-9".into(), Timestamp::from_millis(0));
     assert_eq!(reader.next_action(at(1)), Action::WaitUntil(at(2)));
+}
+
+#[test]
+fn what_aged_out_while_nothing_was_read_is_noticed() {
+    let day = 86_400;
+    let mut paused = reading(IteratorPosition::TrimHorizon);
+    paused.on_page(at(1), page(&["7"], Some("it-1")));
+    paused.on_failure(at(day), ReadFailure::IteratorExpired);
+    let after = IteratorPosition::AfterSequenceNumber(digits("7"));
+    assert_eq!(
+        paused.next_action(at(day)),
+        Action::GetIterator(after),
+        "all that came later is younger than a day"
+    );
+
+    let mut behind = reading(IteratorPosition::TrimHorizon);
+    behind.on_page(
+        at(1),
+        PageFacts {
+            millis_behind_latest: Some(5),
+            ..page(&["7"], Some("it-1"))
+        },
+    );
+    behind.on_failure(at(400), ReadFailure::IteratorExpired);
+    let on_it = IteratorPosition::AtSequenceNumber(digits("7"));
+    assert_eq!(behind.next_action(at(400)), Action::GetIterator(on_it));
+    assert_eq!(
+        behind.taken(),
+        Some(&digits("7")),
+        "which comes once more, and is read over"
+    );
+    behind.on_iterator("it-2".into(), Timestamp::from_millis(0));
+    let mut trimmed = behind.clone();
+    assert_eq!(behind.on_page(at(401), page(&["7", "8"], Some("it-3"))), None);
+    let gap = Some(Gap {
+        after: digits("7"),
+        before: Some(digits("9")),
+    });
+    assert_eq!(trimmed.on_page(at(401), page(&["9"], Some("it-3"))), gap);
+}
+
+#[test]
+fn iterators_that_expire_at_once_are_failures() {
+    let mut reader = reading(IteratorPosition::TrimHorizon);
+    assert_eq!(
+        reader.on_failure(at(1), ReadFailure::IteratorExpired),
+        FailureReport::Quiet
+    );
+    for second in 2..13 {
+        reader.on_iterator("it".into(), Timestamp::from_millis(0));
+        assert_eq!(
+            reader.on_failure(at(second), ReadFailure::IteratorExpired),
+            FailureReport::Report
+        );
+    }
+    assert_eq!(reader.next_action(at(99)), Action::GiveUp);
 }

@@ -53,6 +53,7 @@ fn planned(shards: &[Shard], leases: &[Lease], initial_position: InitialPosition
         shards,
         leases,
         initial_position,
+        named_shard: None,
         stream_created_at: None,
     };
     let plan = plan(&view).expect("a plan");
@@ -102,6 +103,15 @@ fn an_empty_table_starts_at_the_initial_position_even_where_the_filter_is_ignore
 }
 
 #[test]
+fn a_merged_shard_one_of_whose_parents_aged_out_is_read_from_its_start() {
+    let shards = [shard(1, &[], (5, 10), false), shard(2, &[0, 1], (0, 10), true)];
+    assert_eq!(
+        planned(&shards, &[], InitialPosition::TrimHorizon),
+        named(&[(1, "TRIM_HORIZON"), (2, "TRIM_HORIZON")])
+    );
+}
+
+#[test]
 fn a_listing_with_a_hole_is_refused_for_an_empty_table() {
     let shards: Vec<_> = tree()
         .into_iter()
@@ -111,6 +121,7 @@ fn a_listing_with_a_hole_is_refused_for_an_empty_table() {
         shards: &shards,
         leases: &[],
         initial_position: InitialPosition::Latest,
+        named_shard: None,
         stream_created_at: None,
     };
     let gap = HashKeyRange::new(4 * STEP, 5 * STEP - 1).expect("ordered");
@@ -140,6 +151,7 @@ fn leases_of_an_earlier_stream_of_the_same_name_are_refused() {
         shards: &shards,
         leases: &[lease(4, "999")],
         initial_position: InitialPosition::Latest,
+        named_shard: None,
         stream_created_at: Some(Timestamp::from_millis(5_000)),
     };
     let refused = plan(&view)
@@ -219,8 +231,32 @@ proptest! {
         let mut leases: Vec<_> = leased.iter().map(|n| lease(*n, "1900")).collect();
         let first = planned(&tree(), &leases, position);
         prop_assert_eq!(&planned(&order, &leases, position), &first);
-        let view = ShardSyncView { shards: &order, leases: &leases, initial_position: position, stream_created_at: None };
+        let view = ShardSyncView { shards: &order, leases: &leases, initial_position: position, named_shard: None, stream_created_at: None };
         leases.extend(plan(&view).expect("a plan").create);
         prop_assert_eq!(planned(&order, &leases, position), vec![]);
     }
+}
+
+#[test]
+fn a_named_shard_is_read_closed_or_not_and_its_descendants_after_it() {
+    let shards = tree();
+    let named_shard = id(5);
+    let view = ShardSyncView {
+        shards: &shards,
+        leases: &[],
+        initial_position: InitialPosition::Latest,
+        named_shard: Some(&named_shard),
+        stream_created_at: None,
+    };
+    let plan = plan(&view).expect("a plan");
+    let keys: Vec<_> = plan
+        .create
+        .iter()
+        .map(|l| (l.lease_key.shard_id(), l.checkpoint.to_string()))
+        .collect();
+    let expected = [(4, "LATEST"), (5, "TRIM_HORIZON"), (8, "LATEST")];
+    assert_eq!(
+        keys,
+        expected.map(|(n, checkpoint)| (id(n), checkpoint.to_owned()))
+    );
 }

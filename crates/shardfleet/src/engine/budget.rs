@@ -61,11 +61,16 @@ impl PageGuard {
         Self { permit: None }
     }
 
-    /// The page is read and holds `bytes`: what was reserved beyond that goes back at once.
-    pub(crate) fn shrink_to(&mut self, bytes: u64) {
+    /// The page is read and holds `bytes`: what was reserved beyond that goes back at once. A page that is larger than was expected takes more if there is more; it
+    /// cannot be unread.
+    pub(crate) fn resize(&mut self, bytes: u64, budget: &MemoryBudget) {
         if let Some(permit) = &mut self.permit {
-            let excess = permit.num_permits().saturating_sub(units(bytes) as usize);
-            drop(permit.split(excess));
+            let (held, needed) = (permit.num_permits(), units(bytes) as usize);
+            drop(permit.split(held.saturating_sub(needed)));
+            let missing = u32::try_from(needed.saturating_sub(held)).unwrap_or(u32::MAX);
+            if let Ok(more) = Arc::clone(&budget.units).try_acquire_many_owned(missing) {
+                permit.merge(more);
+            }
         }
     }
 }
@@ -79,8 +84,10 @@ mod tests {
         let budget = MemoryBudget::new(30 * 1024);
         let mut page = budget.reserve(4 * 1024).await;
         assert_eq!(budget.used(), 12 * 1024);
-        page.shrink_to(1000);
+        page.resize(1000, &budget);
         assert_eq!(budget.used(), 1024);
+        page.resize(20 * 1024, &budget);
+        assert_eq!(budget.used(), 20 * 1024, "a page larger than expected is counted");
         drop(page);
         assert_eq!(budget.used(), 0);
     }

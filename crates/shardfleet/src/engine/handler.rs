@@ -63,7 +63,7 @@ impl HandlerHandle {
             checkpointer,
             stop: stop.clone(),
         };
-        let task = tokio::spawn(handler.run(initialization, receiver));
+        let task = tokio::spawn(handler.run_caught(initialization, receiver));
         Self {
             inputs,
             stop,
@@ -133,6 +133,18 @@ enum Outcome {
 }
 
 impl Handler {
+    /// Runs the processor. Whatever of the application's own code panics, it stops this shard and says so; nothing else.
+    async fn run_caught(self, initialization: InitializationInput, inputs: mpsc::Receiver<HandlerInput>) {
+        let (progress, at) = (Arc::clone(&self.progress), initialization.checkpoint.clone());
+        let ran = AssertUnwindSafe(self.run(initialization, inputs))
+            .catch_unwind()
+            .await;
+        if let Err(panic) = ran {
+            let at = progress.held_by().unwrap_or(at);
+            progress.fail(progress.epoch(), &at, panic_text(&*panic));
+        }
+    }
+
     async fn run(self, initialization: InitializationInput, mut inputs: mpsc::Receiver<HandlerInput>) {
         let Sink::Processors(setup) = &self.context.sink else {
             return;
@@ -145,7 +157,8 @@ impl Handler {
             Ok(processor) => processor,
             Err(panic) => {
                 let at = initialization.checkpoint.clone();
-                self.progress.fail(&at, panic_text(&*panic));
+                self.progress
+                    .fail(self.progress.epoch(), &at, panic_text(&*panic));
                 return;
             }
         };
@@ -198,7 +211,7 @@ impl Handler {
                 return true;
             };
             if !self.may_retry(attempt, &error, policy).await {
-                self.give_up(&input.checkpoint, &error);
+                self.give_up(self.progress.epoch(), &input.checkpoint, &error);
                 return false;
             }
             attempt += 1;
@@ -212,7 +225,7 @@ impl Handler {
                 return true;
             };
             if !self.may_retry(attempt, &error, policy).await {
-                self.give_up(&ExtendedSequenceNumber::ShardEnd, &error);
+                self.give_up(self.progress.epoch(), &ExtendedSequenceNumber::ShardEnd, &error);
                 return false;
             }
             attempt += 1;
@@ -244,9 +257,9 @@ impl Handler {
     }
 
     /// Stops the shard, unless it stops anyway.
-    fn give_up(&self, at: &ExtendedSequenceNumber, error: &ProcessorError) {
+    fn give_up(&self, epoch: u64, at: &ExtendedSequenceNumber, error: &ProcessorError) {
         if !self.stop.is_cancelled() && !self.lease.is_lost() {
-            self.progress.fail(at, error.reason.clone());
+            self.progress.fail(epoch, at, error.reason.clone());
         }
     }
 
@@ -284,15 +297,21 @@ impl Handler {
                     attempt = 1;
                 }
                 Err(error) => {
-                    // An error that names its record settles what lies before that, which is progress.
-                    let at = error.at.as_ref();
-                    let done = at.map_or(0, |at| call.iter().take_while(|r| r.position < *at).count());
-                    let is_named = at.is_some() && done < call.len();
-                    if is_named && done > 0 {
+                    // What lies before the record that an error names is settled, which is progress.
+                    let before =
+                        |at: &ExtendedSequenceNumber| call.iter().take_while(|r| r.position < *at).count();
+                    let index =
+                        |at: Option<&ExtendedSequenceNumber>| at.map(before).filter(|i| *i < call.len());
+                    let named = index(error.at.as_ref());
+                    let done = named
+                        .or_else(|| index(error.settled_before.as_ref()))
+                        .unwrap_or(0);
+                    if done > 0 {
                         self.settle(&call[..done], batch.epoch);
                         rest = &rest[done..];
                         attempt = 1;
                     }
+                    let left = call.len() - done;
                     if self.may_retry(attempt, &error, policy).await {
                         attempt += 1;
                         continue;
@@ -301,9 +320,12 @@ impl Handler {
                         return Outcome::Dropped;
                     }
                     // Which record it is must be known before one is set aside.
-                    if policy.dead_letters.is_some() && !is_named && call.len() > 1 {
+                    if policy.dead_letters.is_some() && named.is_none() && left > 1 {
                         one_by_one = true;
-                    } else if self.give_up_on(&rest[0], &error, attempt, policy).await {
+                    } else if self
+                        .give_up_on(batch.epoch, &rest[0], &error, attempt, policy)
+                        .await
+                    {
                         self.settle(&rest[..1], batch.epoch);
                         rest = &rest[1..];
                     } else {
@@ -325,13 +347,14 @@ impl Handler {
     /// Sets a record aside, or stops the shard where there is no place for that; whether reading may go on behind it.
     async fn give_up_on(
         &self,
+        epoch: u64,
         record: &Record,
         error: &ProcessorError,
         attempts: u32,
         policy: &ErrorPolicy,
     ) -> bool {
         let Some(queue) = &policy.dead_letters else {
-            self.give_up(&record.position, error);
+            self.give_up(epoch, &record.position, error);
             return false;
         };
         let letter = DeadLetter::new(
@@ -351,7 +374,7 @@ impl Handler {
                     error.reason,
                     queue.describe()
                 );
-                self.progress.fail(&record.position, reason);
+                self.progress.fail(epoch, &record.position, reason);
                 false
             }
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, WorkerId};
-use shardfleet_core::lease::{Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::lease::{Change, Lease, LeaseWrite, WriteOutcome};
 use shardfleet_core::retry::Backoff;
 use shardfleet_core::time::Moment;
 use tokio_util::sync::CancellationToken;
@@ -144,15 +144,24 @@ impl HeldLease {
             }
             let write = make(&row.lease);
             let limit = self.failover_time / 3;
+            // Whoever waits for this may stop waiting at any moment, while the write goes on.
+            let was_unsure = std::mem::replace(&mut row.unsure, true);
             match within(&*self.clock, limit, self.store.update(&write)).await {
                 Some(Ok(WriteOutcome::Written(lease))) => {
+                    // A write that is not conditional on the counter shows a lease that changed hands meanwhile.
+                    let is_given_up = write.change.owner == Change::Remove;
+                    if !is_given_up && lease.actual_owner() != Some(&self.worker_id) {
+                        return Err(self.lose(taken_by(Some(&lease))));
+                    }
                     *row = Row { lease, unsure: false };
                     *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner) =
                         started + self.failover_time;
                     return Ok(());
                 }
                 // The row as this worker wrote it without being told: go on from there.
-                Some(Ok(WriteOutcome::Conflict(Some(current)))) if self.is_own_write(&row, &current) => {
+                Some(Ok(WriteOutcome::Conflict(Some(current))))
+                    if was_unsure && self.is_own_write(&row, &current) =>
+                {
                     *row = Row {
                         lease: current,
                         unsure: false,
@@ -162,11 +171,10 @@ impl HeldLease {
                     return Err(self.lose(taken_by(current.as_ref())));
                 }
                 Some(Err(error)) => {
-                    row.unsure |= !error.has_no_side_effects();
+                    row.unsure = was_unsure || !error.has_no_side_effects();
                     return Err(HoldError::Store(error));
                 }
                 None => {
-                    row.unsure = true;
                     let doing = format!("writing lease {} in {}", self.lease_key, self.store.describe());
                     let reason = format!("no answer within {limit:?}");
                     return Err(HoldError::Store(StoreError::new(
@@ -181,8 +189,7 @@ impl HeldLease {
 
     // A write whose answer was lost shows as a conflict at the next one. It was ours if the owner still is and the counter moved by exactly that write.
     fn is_own_write(&self, row: &Row, current: &Lease) -> bool {
-        row.unsure
-            && current.actual_owner() == Some(&self.worker_id)
+        current.actual_owner() == Some(&self.worker_id)
             && current.counter == row.lease.counter.saturating_add(1)
     }
 
@@ -206,11 +213,11 @@ impl HeldLease {
         self.clock.sleep_until(self.clock.now() + wait).await;
     }
 
-    /// Gives the lease up, so that others need not wait for it to expire. Whether it did.
-    pub(crate) async fn release(&self) -> bool {
-        let released = self.write(LeaseWrite::release).await.is_ok();
+    /// Gives the lease up, so that others need not wait for it to expire, trying again while the store fails and until `patience` is over. Whether it did.
+    pub(crate) async fn release(&self, patience: Duration) -> bool {
+        let released = within(&*self.clock, patience, self.persist(LeaseWrite::release)).await;
         self.lose("it was released".to_owned());
-        released
+        matches!(released, Some(Ok(())))
     }
 
     /// Keeps the lease: checkpoints what was settled since the last write, or else renews, three times within the failover time. One write serves
@@ -248,13 +255,19 @@ impl HeldLease {
         }
         Ok(())
     }
+
+    /// As [`flush`](Self::flush), trying again while the store fails and the lease lasts.
+    pub(crate) async fn flush_persistently(&self, progress: &ShardProgress) -> Result<(), HoldError> {
+        let stored = self.lease().await;
+        if has_news(&stored, progress) {
+            self.persist(|lease| next_write(lease, progress)).await?;
+        }
+        Ok(())
+    }
 }
 
 fn has_news(lease: &Lease, progress: &ShardProgress) -> bool {
-    // A row that remembers where reading began was repositioned: its checkpoint may lie ahead of where reading is now.
-    progress
-        .committable()
-        .is_some_and(|at| at > lease.checkpoint || lease.opened_at.is_some())
+    progress.committable().is_some_and(|at| at > lease.checkpoint)
 }
 
 fn next_write(lease: &Lease, progress: &ShardProgress) -> LeaseWrite {
@@ -271,3 +284,6 @@ fn taken_by(current: Option<&Lease>) -> String {
         None => "its row was deleted".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,6 +120,8 @@ pub struct ShardReport {
     pub checkpoint: ExtendedSequenceNumber,
     /// Records that were handed to the application and not settled; they come again.
     pub unsettled: u64,
+    /// Whether the lease says all that was settled; if not, some of it comes again.
+    pub checkpoint_is_current: bool,
     /// Why a handler stopped the shard, if one did.
     pub failure: Option<String>,
 }
@@ -139,7 +141,9 @@ impl ShutdownReport {
     pub fn is_clean(&self) -> bool {
         self.in_time
             && self.shards.iter().all(|shard| {
-                shard.unsettled == 0 && matches!(shard.outcome, ShardOutcome::Released | ShardOutcome::Ended)
+                shard.unsettled == 0
+                    && shard.checkpoint_is_current
+                    && matches!(shard.outcome, ShardOutcome::Released | ShardOutcome::Ended)
             })
     }
 }
@@ -183,7 +187,11 @@ impl Context {
             }
             Sink::Processors(setup) => {
                 if let Some(listener) = &setup.on_error {
-                    listener(&error);
+                    // A listener that panics must not take a shard, or the worker, with it.
+                    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(&error)));
+                    if told.is_err() {
+                        tracing::error!("the listener for errors panicked");
+                    }
                 }
             }
         }
@@ -286,6 +294,15 @@ impl Engine {
         self.context.stop.cancel();
     }
 
+    /// Waits until the engine has ended, whatever ended it.
+    pub(crate) async fn ended(&self) -> ShutdownReport {
+        let mut report = self.running.report.clone();
+        match report.wait_for(Option::is_some).await {
+            Ok(report) => report.clone().unwrap_or_default(),
+            Err(_) => ShutdownReport::default(),
+        }
+    }
+
     /// Stops within `deadline`. Calling it again waits for the first call's end.
     pub(crate) async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         let until = self.context.clock.now() + deadline;
@@ -293,7 +310,9 @@ impl Engine {
         self.context.stop.cancel();
         let mut report = self.running.report.clone();
         // The engine's own deadlines end it; the margin is for its last writes.
-        let grace = deadline + Duration::from_secs(5);
+        let grace = deadline
+            .saturating_add(self.context.settings.failover_time)
+            .saturating_add(Duration::from_secs(5));
         let ended = crate::clock::within(&*self.context.clock, grace, report.wait_for(Option::is_some)).await;
         match ended {
             Some(Ok(report)) => report.clone().unwrap_or_default(),

@@ -4,7 +4,7 @@ use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::ShardId;
 use shardfleet_core::kpl;
 use shardfleet_core::reader::PageFacts;
-use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::sequence::{ExtendedSequenceNumber, SequenceNumber};
 
 use crate::error::KinesisError;
 use crate::kinesis::RecordsPage;
@@ -29,6 +29,8 @@ pub(crate) struct Unpacker<'a> {
     pub(crate) hash_key_range: Option<HashKeyRange>,
     /// User records up to this one were settled before.
     pub(crate) settled_through: Option<&'a ExtendedSequenceNumber>,
+    /// Kinesis records up to this one were handed out before.
+    pub(crate) taken: Option<&'a SequenceNumber>,
 }
 
 impl Unpacker<'_> {
@@ -43,6 +45,9 @@ impl Unpacker<'_> {
         let mut bytes = 0;
         for record in page.records {
             bytes += record.data.len() as u64;
+            if self.taken.is_some_and(|taken| record.sequence_number <= *taken) {
+                continue;
+            }
             if self.settings.aggregates == Aggregates::Refuse && kpl::is_aggregated(&record.data) {
                 errors.push(KinesisError::AggregatedRecord {
                     stream: self.settings.stream.clone(),
@@ -92,6 +97,7 @@ impl Unpacker<'_> {
             last,
             bytes,
             next_iterator: page.next_iterator,
+            millis_behind_latest: page.millis_behind_latest,
             children: page.children,
         };
         Unpacked {

@@ -132,10 +132,22 @@ impl ShardProgress {
         self.changed.notify_waiters();
     }
 
-    /// Stops the shard at `at`; the first failure counts.
-    pub(crate) fn fail(&self, at: &ExtendedSequenceNumber, reason: String) {
-        self.state().failure.get_or_insert_with(|| (at.clone(), reason));
+    /// Stops the shard at `at`, unless a seek came since `epoch`; the first failure counts.
+    pub(crate) fn fail(&self, epoch: u64, at: &ExtendedSequenceNumber, reason: String) {
+        let mut state = self.state();
+        if state.epoch == epoch {
+            state.failure.get_or_insert_with(|| (at.clone(), reason));
+        }
+        drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// As [`fail`](Self::fail), for a record that was handed over with this ticket.
+    pub(crate) fn fail_at(&self, ticket: Ticket, at: &ExtendedSequenceNumber, reason: String) {
+        let epoch = self.epoch();
+        if self.state().watermark.is_current(ticket) {
+            self.fail(epoch, at, reason);
+        }
     }
 
     pub(crate) fn failure(&self) -> Option<(ExtendedSequenceNumber, String)> {

@@ -42,7 +42,7 @@ pub(super) async fn write(
         .persist(|row| LeaseWrite::checkpoint(row, ExtendedSequenceNumber::ShardEnd))
         .await?;
     // Nothing is left to renew for; whoever cleans up takes an unowned lease as well.
-    lease.release().await;
+    lease.release(context.settings.failover_time).await;
     context.wake.notify_one();
     Ok(())
 }

@@ -11,6 +11,7 @@ use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::shard::ChildShard;
 use shardfleet_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::budget::PageGuard;
 use super::handler::{HandlerHandle, HandlerInput};
@@ -18,8 +19,7 @@ use super::pages::Unpacker;
 use super::progress::{ShardProgress, UnsettledBounds};
 use super::shard_end;
 use super::{
-    Context, HeldLease, HoldError, Seek, ShardBatch, ShardOutcome, ShardReport, ShardStatus, Sink,
-    SubscriptionItem,
+    Context, HeldLease, Seek, ShardBatch, ShardOutcome, ShardReport, ShardStatus, Sink, SubscriptionItem,
 };
 use crate::error::KinesisError;
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, RecordsPage, ShardFilter};
@@ -44,13 +44,15 @@ pub(crate) struct ShardTask {
     /// The row must remember the start before the shard counts as open.
     remembered: bool,
     opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
-    /// A seek to LATEST is done once the iterator is there, so that what is put after it is read.
-    seeking: Option<oneshot::Sender<Result<(), KinesisError>>>,
     handler: Option<HandlerHandle>,
     hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
     page_bytes: u64,
     record_bytes: u64,
     status: watch::Sender<ShardStatus>,
+    /// Whether the lease says all that was settled here.
+    checkpoint_is_current: bool,
+    /// What made the reader look whether the shard has ended.
+    unconfirmed: Option<KinesisApiError>,
 }
 
 /// Why reading broke off before the end of the shard.
@@ -89,12 +91,13 @@ impl ShardTask {
             start,
             remembered: false,
             opened,
-            seeking: None,
             handler,
             hash_key_range: row.hash_key_range,
             page_bytes: FIRST_PAGE_BYTES,
             record_bytes: FIRST_PAGE_BYTES / 1000,
             status,
+            checkpoint_is_current: true,
+            unconfirmed: None,
             context,
             shard_id,
             lease,
@@ -106,7 +109,8 @@ impl ShardTask {
     pub(crate) async fn run(mut self, mut seeks: mpsc::Receiver<Seek>) -> ShardReport {
         let keeper = {
             let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
-            tokio::spawn(async move { lease.keep(&progress).await })
+            // A task that ends in whatever way must not leave its lease renewed for ever.
+            AbortOnDropHandle::new(tokio::spawn(async move { lease.keep(&progress).await }))
         };
         let outcome = self.run_until_over(&mut seeks).await;
         let unsettled = self.progress.held();
@@ -115,12 +119,13 @@ impl ShardTask {
             self.tell_lease_lost().await;
         }
         self.progress.close();
-        keeper.abort();
+        drop(keeper);
         ShardReport {
             shard_id: self.shard_id.clone(),
             outcome,
             checkpoint: self.lease.lease().await.checkpoint,
             unsettled,
+            checkpoint_is_current: self.checkpoint_is_current,
             failure: self.progress.failure().map(|(_, reason)| reason),
         }
     }
@@ -133,8 +138,8 @@ impl ShardTask {
                 biased;
                 () = lease.lost() => return ShardOutcome::LeaseLost,
                 () = context.stop.cancelled() => return self.stop().await,
-                Some(seek) = seeks.recv() => self.seek(seek).await,
                 (at, reason) = progress.failed() => return self.stand_still(seeks, at, reason).await,
+                Some(seek) = seeks.recv() => self.seek(seek).await,
                 broke = self.read() => match broke {
                     Break::Ended => return ShardOutcome::Ended,
                     Break::Lost => return ShardOutcome::LeaseLost,
@@ -144,7 +149,7 @@ impl ShardTask {
                         let error = KinesisError::AnotherStream { stream, reason };
                         self.answer_opener(Err(error.clone()));
                         self.context.report(error).await;
-                        self.lease.release().await;
+                        self.lease.release(self.patience()).await;
                         return ShardOutcome::AnotherStream;
                     }
                 },
@@ -196,13 +201,10 @@ impl ShardTask {
         }
     }
 
-    /// Tells whoever opened the shard, or repositioned it, how that came out. They may have given up waiting.
+    /// Tells whoever opened the shard how that came out. They may have given up waiting.
     fn answer_opener(&mut self, outcome: Result<(), KinesisError>) {
         if let Some(opened) = self.opened.take() {
-            opened.send(outcome.clone()).ok();
-        }
-        if let Some(seeking) = self.seeking.take() {
-            seeking.send(outcome).ok();
+            opened.send(outcome).ok();
         }
     }
 
@@ -309,9 +311,10 @@ impl ShardTask {
             shard_id: &self.shard_id,
             hash_key_range: self.hash_key_range,
             settled_through: self.start.settled_through.as_ref(),
+            taken: self.reader.taken(),
         }
         .unpack(page);
-        page_guard.shrink_to(unpacked.bytes);
+        page_guard.resize(unpacked.bytes, &self.context.budget);
         if unpacked.bytes > 0 {
             // The largest page lately, forgetting slowly.
             self.page_bytes = unpacked.bytes.max(self.page_bytes / 8 * 7);
@@ -380,6 +383,7 @@ impl ShardTask {
             self.report_read(error).await;
         } else {
             tracing::debug!(shard_id = %self.shard_id, error = %error, "reading goes on");
+            self.unconfirmed = (failure == ReadFailure::NotFound).then_some(error);
         }
         Ok(())
     }
@@ -408,19 +412,24 @@ impl ShardTask {
                 let (report, gap) = self.reader.on_listing(now, listed.is_some(), closed, children);
                 self.report_gap(gap).await;
                 if report == FailureReport::Report {
-                    let reason = "the answer had no next iterator, but the shard is open and has no children; reading goes on";
-                    let subject = format!("{stream}/{}", self.shard_id);
-                    let error =
-                        KinesisApiError::new(KinesisApiErrorKind::Data, "GetRecords", subject, reason);
+                    let error = self.unconfirmed.take().unwrap_or_else(|| {
+                        let reason = "the answer had no next iterator, but nothing shows that the shard has ended; reading goes on";
+                        let subject = format!("{stream}/{}", self.shard_id);
+                        KinesisApiError::new(KinesisApiErrorKind::Data, "GetRecords", subject, reason)
+                    });
                     self.report_read(error).await;
                 }
                 Ok(())
             }
             // The stream itself may be gone: that counts as a failure, and the reader gives up in the end.
             Err(error) => {
-                self.reader
-                    .on_failure(self.context.clock.now(), ReadFailure::Other);
-                self.report_read(error).await;
+                let failure = match error.kind {
+                    KinesisApiErrorKind::Throttled => ReadFailure::Throttled,
+                    _ => ReadFailure::Other,
+                };
+                if self.reader.on_failure(self.context.clock.now(), failure) == FailureReport::Report {
+                    self.report_read(error).await;
+                }
                 Ok(())
             }
         }
@@ -451,11 +460,18 @@ impl ShardTask {
         self.answer_opener(Err(error.clone()));
         self.context.report(error).await;
         // What the application holds is worth waiting for a little: what is settled now does not come again.
-        let patience = self.context.settings.failover_time;
-        crate::clock::within(&*self.context.clock, patience, self.progress.drained()).await;
+        let context = Arc::clone(&self.context);
+        tokio::select! {
+            biased;
+            () = self.progress.drained() => {}
+            () = context.stop.cancelled() => return self.stop().await,
+            () = crate::clock::sleep(&*context.clock, context.settings.failover_time) => {}
+        }
         self.stop_handler().await;
-        self.flush_and_release().await;
-        ShardOutcome::ReaderStopped
+        match self.flush_and_release().await {
+            ShardOutcome::LeaseLost => ShardOutcome::LeaseLost,
+            _ => ShardOutcome::ReaderStopped,
+        }
     }
 
     /// A handler failed for good: the shard keeps its lease and says why, until the worker's end.
@@ -476,10 +492,7 @@ impl ShardTask {
             reason,
         };
         // The worker opens without this shard, which says by itself what is wrong with it.
-        if let Some(opened) = self.opened.take() {
-            opened.send(Ok(())).ok();
-        }
-        self.answer_opener(Err(failed.clone()));
+        self.answer_opener(Ok(()));
         self.context.report(failed.clone()).await;
         loop {
             tokio::select! {
@@ -499,15 +512,31 @@ impl ShardTask {
             // Its processor has said goodbye: the shard is as good as ended, and has nothing to reposition.
             return;
         }
-        self.progress.restart();
-        self.start = ShardStart::at(&seek.position);
-        self.remembered = false;
-        self.reader.seek(self.start.iterator.clone());
-        // The row is repositioned before the caller is told, so that a crash right after goes on from the new place.
+        let start = ShardStart::at(&seek.position);
         let asked_at = self.context.clock.wall();
+        // Asked for before anything is given up: a position that the service does not accept changes nothing.
+        let context = Arc::clone(&self.context);
+        let stream = &context.settings.stream;
+        let iterator = tokio::select! {
+            biased;
+            () = context.stop.cancelled() => return,
+            () = self.lease.lost() => return,
+            iterator = context.kinesis.get_shard_iterator(stream, &self.shard_id, &start.iterator) => iterator,
+        };
+        let iterator = match iterator {
+            Ok(iterator) => iterator,
+            Err(error) => return drop(seek.done.send(Err(KinesisError::Kinesis(error)))),
+        };
+        self.progress.restart();
+        self.reader.seek(start.iterator.clone());
+        self.start = start;
+        self.remembered = false;
+        // The row is repositioned before the caller is told, so that a crash right after goes on from the new place.
         match self.remember_start(asked_at).await {
-            Ok(()) if seek.position == KinesisPosition::Latest => self.seeking = Some(seek.done),
-            Ok(()) => drop(seek.done.send(Ok(()))),
+            Ok(()) => {
+                self.reader.on_iterator(iterator, asked_at);
+                drop(seek.done.send(Ok(())));
+            }
             Err(_) => drop(seek.done.send(Err(self.lease_lost_error()))),
         }
     }
@@ -532,18 +561,32 @@ impl ShardTask {
         }
     }
 
-    async fn flush_and_release(&self) -> ShardOutcome {
-        if let Err(HoldError::Store(error)) = self.lease.flush(&self.progress).await {
-            tracing::warn!(shard_id = %self.shard_id, error = %error, "the last checkpoint failed");
-        }
+    /// The last checkpoint, then the release, each tried as long as there is time.
+    async fn flush_and_release(&mut self) -> ShardOutcome {
+        let clock = Arc::clone(&self.context.clock);
+        let flush = self.lease.flush_persistently(&self.progress);
+        let flushed = crate::clock::within(&*clock, self.patience(), flush).await;
+        self.checkpoint_is_current = matches!(flushed, Some(Ok(())));
         if self.lease.is_lost() {
             return ShardOutcome::LeaseLost;
         }
-        if self.lease.release().await {
+        if self.lease.release(self.patience()).await {
             ShardOutcome::Released
         } else {
             ShardOutcome::NotReleased
         }
+    }
+
+    /// How long the last writes may take: what is left of a stop's time, and in any case long enough for one.
+    fn patience(&self) -> Duration {
+        let one_write = self.context.settings.failover_time / 3;
+        if !self.context.stop.is_cancelled() {
+            return self.context.settings.failover_time;
+        }
+        self.context
+            .stop_deadline()
+            .since(self.context.clock.now())
+            .max(one_write)
     }
 
     async fn tell_lease_lost(&mut self) {

@@ -10,8 +10,9 @@ use shardfleet_core::ids::LeaseKey;
 use shardfleet_core::lease::{Lease, LeaseClock, LeaseWrite};
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::retry::Backoff;
+use shardfleet_core::shard::Shard;
 use shardfleet_core::shard_sync::{self, InitialPosition, ShardSyncError, ShardSyncView};
-use shardfleet_core::time::Moment;
+use shardfleet_core::time::{Moment, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -72,13 +73,14 @@ struct SyncLoop {
     next_tick: Moment,
     failures: u32,
     is_first_pass: bool,
+    /// The wall-clock time at which this worker began to open.
+    opened_at: Timestamp,
     opening: Vec<(LeaseKey, oneshot::Receiver<Result<(), KinesisError>>)>,
 }
 
 impl SyncLoop {
     fn new(context: Arc<Context>) -> Self {
         Self {
-            context,
             clock: LeaseClock::default(),
             tasks: JoinSet::new(),
             resting: BTreeSet::new(),
@@ -87,7 +89,9 @@ impl SyncLoop {
             next_tick: Moment::default(),
             failures: 0,
             is_first_pass: true,
+            opened_at: context.clock.wall(),
             opening: Vec::new(),
+            context,
         }
     }
 
@@ -186,20 +190,27 @@ impl SyncLoop {
     async fn tick(&mut self) -> Result<(), KinesisError> {
         let context = Arc::clone(&self.context);
         let mut leases = self.scan().await?;
-        let is_listing = context.clock.now() >= self.next_listing;
-        if is_listing {
-            if self.sync_shards(&leases).await? {
-                leases = self.scan().await?;
+        let mut listed = Ok(());
+        if context.clock.now() >= self.next_listing {
+            match self.sync_shards(&leases).await {
+                Ok(has_created) => {
+                    if has_created {
+                        leases = self.scan().await?;
+                    }
+                    self.resting.clear();
+                    self.next_listing = context.clock.now() + context.settings.shard_sync_interval;
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                // Leases that others lost or released can be read on all the same.
+                Err(error) => listed = Err(error),
             }
-            self.resting.clear();
-            self.next_listing = context.clock.now() + context.settings.shard_sync_interval;
         }
         let now = context.clock.now();
         self.clock.observe(now, leases.values());
         self.clock.retain(|key| leases.contains_key(key));
         self.take_free(&leases).await?;
         self.next_tick = self.next_look(&leases);
-        Ok(())
+        listed
     }
 
     async fn scan(&mut self) -> Result<BTreeMap<LeaseKey, Lease>, KinesisError> {
@@ -256,6 +267,10 @@ impl SyncLoop {
             shards: &shards,
             leases: &leases,
             initial_position: initial_position(start),
+            named_shard: match start {
+                Some(KinesisPosition::Sequence(shard_id, _)) => Some(shard_id),
+                _ => None,
+            },
             stream_created_at: summary.created_at,
         };
         let plan = shard_sync::plan(&view).map_err(|error| match error {
@@ -273,11 +288,37 @@ impl SyncLoop {
                 ))
             }
         })?;
+        let filled_in = self.fill_in_hash_key_ranges(&leases, &shards).await?;
         for lease in &plan.create {
             let is_new = context.store.create(lease).await.map_err(KinesisError::Store)?;
             tracing::info!(lease_key = %lease.lease_key, checkpoint = %lease.checkpoint, is_new, "lease created");
         }
-        Ok(!plan.create.is_empty())
+        Ok(filled_in || !plan.create.is_empty())
+    }
+
+    /// Completes rows that old releases wrote without a range, by which user records of stale aggregates are told. Whether there were any.
+    async fn fill_in_hash_key_ranges(
+        &self,
+        leases: &[Lease],
+        shards: &[Shard],
+    ) -> Result<bool, KinesisError> {
+        let mut any = false;
+        for lease in leases.iter().filter(|lease| lease.hash_key_range.is_none()) {
+            let Some(shard) = shards
+                .iter()
+                .find(|shard| shard.shard_id.as_str() == lease.lease_key.as_str())
+            else {
+                continue;
+            };
+            let write = LeaseWrite::record_hash_key_range(lease, shard.hash_key_range);
+            self.context
+                .store
+                .update(&write)
+                .await
+                .map_err(KinesisError::Store)?;
+            any = true;
+        }
+        Ok(any)
     }
 
     async fn take_free(&mut self, leases: &BTreeMap<LeaseKey, Lease>) -> Result<(), KinesisError> {
@@ -294,12 +335,10 @@ impl SyncLoop {
                 LeaseWrite::take(lease, worker_id).with_stream_created_at(context.stream_created_at());
             takes.push(take(Arc::clone(&context), write).boxed());
         }
-        let taken: Vec<Result<Option<HeldLease>, StoreError>> = futures::stream::iter(takes)
-            .buffer_unordered(TAKES_AT_ONCE)
-            .collect()
-            .await;
+        // Each is started as it comes: a lease counts from when it was taken, and many may take long.
+        let mut taken = futures::stream::iter(takes).buffer_unordered(TAKES_AT_ONCE);
         let mut failed = None;
-        for outcome in taken {
+        while let Some(outcome) = taken.next().await {
             match outcome {
                 Ok(Some(lease)) => self.start(lease).await,
                 // Another worker was faster.
@@ -332,7 +371,10 @@ impl SyncLoop {
         let context = Arc::clone(&self.context);
         let key = lease.lease_key().clone();
         let row = lease.lease().await;
-        let start = start_of(&row, context.settings.start_at.as_ref(), self.is_first_pass);
+        let mut start = start_of(&row, context.settings.start_at.as_ref(), self.is_first_pass);
+        if !self.is_first_pass {
+            start = start.not_after(self.opened_at);
+        }
         let (seek, seeks) = mpsc::channel(1);
         let (status_to, status) = watch::channel(ShardStatus::Opening);
         let (opened_to, opened) = oneshot::channel();
@@ -405,7 +447,7 @@ impl SyncLoop {
         context.stop.cancel();
         let deadline = context.stop_deadline();
         // The last writes of the tasks may go on a little beyond it.
-        let patience = deadline.since(context.clock.now()) + context.settings.failover_time / 3;
+        let patience = deadline.since(context.clock.now()) + context.settings.failover_time;
         let mut shards = Vec::new();
         let all = async {
             while let Some(end) = self.tasks.join_next().await {
@@ -446,7 +488,7 @@ fn initial_position(start_at: Option<&KinesisPosition>) -> InitialPosition {
 /// horizon" means for shards of a moment's life is the service's secret, and a record must not depend on it.
 fn filter_of(start_at: Option<&KinesisPosition>) -> ShardFilter {
     match start_at {
-        Some(KinesisPosition::Horizon) => ShardFilter::All,
+        Some(KinesisPosition::Horizon | KinesisPosition::Sequence(..)) => ShardFilter::All,
         Some(KinesisPosition::Timestamp(at)) => ShardFilter::AtTimestamp(*at),
         _ => ShardFilter::AtLatest,
     }

@@ -13,7 +13,7 @@ async fn replaced() -> World {
     let world = World::new(2).await;
     world.put_many(0, "a", 3);
     world.put_many(1, "b", 3);
-    let mut subscription = world.from_horizon("a").await;
+    let mut subscription = world.at_horizon("a").await;
     acked(&mut subscription, 6).await;
     assert!(subscription.shutdown(Duration::from_secs(5)).await.is_clean());
     replace(&world);
@@ -61,7 +61,7 @@ async fn is_refused_by_its_sequence_numbers() {
 async fn ends_a_subscription_that_runs() {
     let world = World::new(2).await;
     world.put_many(0, "a", 3);
-    let mut subscription = world.from_horizon("a").await;
+    let mut subscription = world.at_horizon("a").await;
     let handle = subscription.handle();
     acked(&mut subscription, 3).await;
     replace(&world);

@@ -52,7 +52,10 @@ async fn an_open_shard_without_a_next_iterator_is_read_on() {
     assert_eq!(world.controls.fault_hits(fault), 3);
     assert_eq!(errors.len(), 3, "{errors:?}");
     for error in errors {
-        assert!(matches!(error, KinesisError::Read { attempt: 1, .. }), "{error:?}");
+        assert!(
+            matches!(error, KinesisError::Read { attempt: 1, .. }),
+            "{error:?}"
+        );
         assert_eq!(error.kind(), ErrorKind::Data);
     }
     world.assert_quiet(&mut subscription).await;

@@ -1,8 +1,19 @@
 //! Reading through the public face, over HTTP, against an embedded Kinesis that can be made to fail.
 
+mod acks;
 mod another_stream;
+mod batches;
 mod data_loss;
+mod failover;
 mod failures;
+mod handlers;
 mod iterators;
+mod many;
+mod positions;
+mod processors;
+mod resharding;
+mod script;
+mod settings;
+mod stopping;
 mod support;
 mod throttling;

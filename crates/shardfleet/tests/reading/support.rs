@@ -1,7 +1,7 @@
 //! What the tests share: an embedded Kinesis, readers that are quick, and waits that have a deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,9 +15,7 @@ use shardfleet::{
     AwsKinesis, AwsSettings, Delivery, ExtendedSequenceNumber, KinesisError, KinesisStream,
     KinesisStreamBuilder, LeaseKey, ReadLimits, SequenceNumber, ShardId, Subscription, Timestamp, WorkerId,
 };
-use shardfleet_local::{
-    ACCESS_KEY_ID, KinesisControls, LocalKinesis, PutReceipt, REGION, SECRET_ACCESS_KEY,
-};
+use shardfleet_local::{ACCESS_KEY_ID, KinesisControls, LocalKinesis, PutReceipt, REGION, SECRET_ACCESS_KEY};
 
 /// The stream that every test reads.
 pub(crate) const STREAM: &str = "orders";
@@ -59,7 +57,7 @@ impl World {
     }
 
     /// A subscription that starts at the oldest record.
-    pub(crate) async fn from_horizon(&self, worker: &str) -> Subscription {
+    pub(crate) async fn at_horizon(&self, worker: &str) -> Subscription {
         let builder = self
             .reader(worker)
             .await
@@ -87,6 +85,21 @@ impl World {
             .collect()
     }
 
+    /// Splits a shard in the middle. Two children follow it.
+    pub(crate) fn split(&self, shard: usize) {
+        // A shard that was closed in the millisecond it was opened in was open at no time.
+        self.controls.advance(Duration::from_secs(1));
+        self.controls.split(STREAM, &shard_name(shard)).expect("split");
+    }
+
+    /// Merges two adjacent shards.
+    pub(crate) fn merge(&self, shard: usize, adjacent: usize) {
+        self.controls.advance(Duration::from_secs(1));
+        self.controls
+            .merge(STREAM, &shard_name(shard), &shard_name(adjacent))
+            .expect("merged");
+    }
+
     pub(crate) async fn lease(&self, shard: usize) -> Lease {
         lease_of(&self.store, shard).await.expect("a lease")
     }
@@ -110,8 +123,21 @@ impl World {
 
     /// Nothing is delivered while the stream is read a few times more.
     pub(crate) async fn assert_quiet(&self, subscription: &mut Subscription) {
+        Self::assert_nothing_until(self.until_read(5), subscription).await;
+    }
+
+    /// Nothing is delivered while the shards are listed twice more.
+    pub(crate) async fn assert_quiet_for_listings(&self, subscription: &mut Subscription) {
+        let before = self.controls.calls("ListShards");
+        let listed = until("more listings", || async {
+            self.controls.calls("ListShards") >= before + 2
+        });
+        Self::assert_nothing_until(listed, subscription).await;
+    }
+
+    async fn assert_nothing_until(done: impl Future<Output = ()>, subscription: &mut Subscription) {
         tokio::select! {
-            () = self.until_read(5) => {}
+            () = done => {}
             item = subscription.next() => panic!("nothing was to come, but {item:?} did"),
         }
     }
@@ -264,10 +290,7 @@ impl Killable {
         }
     }
 
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> T {
+    pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         let runtime = self.runtime.as_ref().expect("alive");
         runtime.spawn(work).await.expect("no panic")
     }
@@ -328,6 +351,7 @@ impl Clock for FastClock {
 pub(crate) struct CutStore {
     inner: MemoryLeaseStore,
     cut: Arc<AtomicBool>,
+    scans: Arc<AtomicU64>,
 }
 
 impl CutStore {
@@ -338,6 +362,11 @@ impl CutStore {
     /// The rows, whether it is cut off or not.
     pub(crate) fn inner(&self) -> &MemoryLeaseStore {
         &self.inner
+    }
+
+    /// How often it was scanned.
+    pub(crate) fn scans(&self) -> u64 {
+        self.scans.load(Ordering::Relaxed)
     }
 
     fn reach(&self) -> Result<(), StoreError> {
@@ -363,6 +392,7 @@ impl LeaseStore for CutStore {
 
     async fn scan(&self) -> Result<LeaseScan, StoreError> {
         self.reach()?;
+        self.scans.fetch_add(1, Ordering::Relaxed);
         self.inner.scan().await
     }
 

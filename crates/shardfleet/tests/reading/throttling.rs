@@ -23,7 +23,7 @@ async fn a_throttled_read_is_not_an_error() {
     let fault = world
         .controls
         .add_fault(FaultRule::new("GetRecords", FaultAction::throttled()).times(15));
-    let mut subscription = world.from_horizon("a").await;
+    let mut subscription = world.at_horizon("a").await;
     assert_eq!(acked(&mut subscription, 3).await, numbered("r", 0..3));
     assert_eq!(world.controls.fault_hits(fault), 15);
     assert_eq!(world.controls.calls("GetShardIterator"), 1);
