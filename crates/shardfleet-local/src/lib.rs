@@ -40,8 +40,8 @@ mod wire;
 
 pub use controls::{KinesisControls, PutReceipt, ShardView};
 pub use dynamodb::{
-    DynamoControls, DynamoFault, DynamoFaultRule, DynamoFaultTimes, LocalDynamoDb, LocalDynamoDbBuilder,
-    LocalDynamoDbError,
+    DynamoControls, DynamoFault, DynamoFaultId, DynamoFaultRule, DynamoFaultTimes, DynamoLag, LocalDynamoDb,
+    LocalDynamoDbBuilder, LocalDynamoDbError, MAX_DYNAMO_FAULT_RULES, MAX_LAGGING_WRITES,
 };
 pub use error::LocalError;
 pub use faults::{FaultAction, FaultId, FaultRule, MAX_FAULT_RULES};

@@ -1,30 +1,72 @@
-//! Faults on demand, and counters.
+//! Faults on order: rules that make chosen calls go wrong.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::call::Call;
+
+/// Most rules that can be in force at once. One more takes the place of the oldest.
+pub const MAX_DYNAMO_FAULT_RULES: usize = 1000;
+
 /// What happens to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum DynamoFault {
     /// It is not performed and answers `ProvisionedThroughputExceededException`.
     Throttle,
     /// It is not performed and answers HTTP 500 `InternalServerError`.
     InternalError,
-    /// It is not performed and answers this error type with HTTP 400.
-    Error(String),
+    /// It is not performed and answers this error.
+    Error {
+        /// The error's type, such as `ThrottlingException`.
+        code: String,
+        /// Its text.
+        #[serde(default = "default_message")]
+        message: String,
+        /// The HTTP status, 400 for most errors of the service.
+        #[serde(default = "default_status")]
+        status: u16,
+    },
     /// It is performed after so long.
-    Delay(Duration),
+    Delay {
+        /// So many milliseconds of real time, 600,000 at most.
+        millis: u64,
+    },
     /// It is performed, and the connection is cut instead of an answer.
     LoseAnswer,
     /// It is not performed, and the connection is cut.
     Cut,
-    /// A Query of an index is answered as it would have been when this rule was first met, as an index that lags does. Other calls are performed as usual.
-    StaleIndex,
 }
 
-/// How often a rule acts.
+fn default_message() -> String {
+    "a fault that was asked for".to_owned()
+}
+
+const fn default_status() -> u16 {
+    400
+}
+
+impl DynamoFault {
+    /// An error of the service with HTTP status 400, such as `ThrottlingException`.
+    pub fn error(code: impl Into<String>) -> Self {
+        Self::Error {
+            code: code.into(),
+            message: default_message(),
+            status: default_status(),
+        }
+    }
+
+    /// Waits before the call is performed.
+    pub fn delay(time: Duration) -> Self {
+        Self::Delay {
+            millis: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// How often a rule acts on the calls that it matches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DynamoFaultTimes {
@@ -32,21 +74,28 @@ pub enum DynamoFaultTimes {
     Always,
     /// So many times.
     Times(u64),
-    /// On this share of the matching calls, 0 to 1, by chance from a seed.
+    /// On this share of them, by chance from a seed.
     Share {
-        /// The share.
+        /// 0 for never to 1 for always.
         share: f64,
         /// Where chance starts; the same seed makes the same choices.
         seed: u64,
     },
 }
 
-/// A rule. The first that matches a call and has not run out acts.
-#[derive(Clone, Debug, PartialEq)]
+/// Which calls go wrong, and how.
+///
+/// Rules are asked in the order in which they were added. Delays of all that act add up; of the other faults the first one
+/// counts, and rules behind it are not used up.
+///
+/// As JSON: `{"operation":"UpdateItem","table":"leases","containing":"shardId-000000000001","skip":1,"times":2,"action":{"type":"lose_answer"}}`;
+/// all but `operation` and `action` can be left out, and `"share":0.1,"seed":7` can stand in the place of `times`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "WrittenRule", into = "WrittenRule")]
 pub struct DynamoFaultRule {
-    operation: Option<String>,
+    operation: String,
     table: Option<String>,
-    body_contains: Option<String>,
+    containing: Option<String>,
     skip: u64,
     times: DynamoFaultTimes,
     fault: DynamoFault,
@@ -55,28 +104,27 @@ pub struct DynamoFaultRule {
 impl DynamoFaultRule {
     /// A rule for every call of `operation`, such as `UpdateItem`; `*` is every operation.
     pub fn on(operation: impl Into<String>, fault: DynamoFault) -> Self {
-        let operation = operation.into();
         Self {
-            operation: (operation != "*").then_some(operation),
+            operation: operation.into(),
             table: None,
-            body_contains: None,
+            containing: None,
             skip: 0,
             times: DynamoFaultTimes::Always,
             fault,
         }
     }
 
-    /// Only calls on this table.
+    /// Only calls on this table, in batches and transactions too.
     #[must_use]
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = Some(table.into());
         self
     }
 
-    /// Only calls whose body holds this text, such as a lease key.
+    /// Only calls with this text somewhere in their body, such as a lease key or a part of one.
     #[must_use]
     pub fn containing(mut self, text: impl Into<String>) -> Self {
-        self.body_contains = Some(text.into());
+        self.containing = Some(text.into());
         self
     }
 
@@ -94,140 +142,198 @@ impl DynamoFaultRule {
         self
     }
 
-    fn matches(&self, operation: &str, body: &serde_json::Value, text: &[u8]) -> bool {
-        self.operation.as_deref().is_none_or(|wanted| wanted == operation)
-            && self
-                .table
-                .as_deref()
-                .is_none_or(|wanted| body["TableName"].as_str() == Some(wanted))
-            && self
-                .body_contains
-                .as_deref()
-                .is_none_or(|wanted| contains(text, wanted.as_bytes()))
-            && (self.fault != DynamoFault::StaleIndex || body["IndexName"].is_string())
+    /// It acts once.
+    #[must_use]
+    pub fn once(self) -> Self {
+        self.times(DynamoFaultTimes::Times(1))
     }
 
+    fn matches(&self, call: &Call) -> bool {
+        (self.operation == "*" || self.operation == call.operation)
+            && self.table.as_deref().is_none_or(|table| call.is_on(table))
+            && self.containing.as_deref().is_none_or(|text| call.contains(text))
+    }
+}
+
+/// A rule as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRule {
+    operation: String,
+    #[serde(default)]
+    table: Option<String>,
+    #[serde(default)]
+    containing: Option<String>,
+    #[serde(default)]
+    skip: u64,
+    #[serde(default)]
+    times: Option<u64>,
+    #[serde(default)]
+    share: Option<f64>,
+    #[serde(default)]
+    seed: Option<u64>,
+    action: DynamoFault,
+}
+
+impl TryFrom<WrittenRule> for DynamoFaultRule {
+    type Error = String;
+
+    fn try_from(written: WrittenRule) -> Result<Self, String> {
+        let times = match (written.times, written.share) {
+            (None, None) => DynamoFaultTimes::Always,
+            (Some(times), None) => DynamoFaultTimes::Times(times),
+            (None, Some(share)) if (0.0..=1.0).contains(&share) => DynamoFaultTimes::Share {
+                share,
+                seed: written.seed.unwrap_or(0),
+            },
+            (None, Some(share)) => return Err(format!("share is {share}: 0 to 1 is expected")),
+            (Some(_), Some(_)) => return Err("times and share are both given: leave one out".to_owned()),
+        };
+        Ok(Self {
+            operation: written.operation,
+            table: written.table,
+            containing: written.containing,
+            skip: written.skip,
+            times,
+            fault: written.action,
+        })
+    }
+}
+
+impl From<DynamoFaultRule> for WrittenRule {
+    fn from(rule: DynamoFaultRule) -> Self {
+        let (times, share, seed) = match rule.times {
+            DynamoFaultTimes::Always => (None, None, None),
+            DynamoFaultTimes::Times(times) => (Some(times), None, None),
+            DynamoFaultTimes::Share { share, seed } => (None, Some(share), Some(seed)),
+        };
+        Self {
+            operation: rule.operation,
+            table: rule.table,
+            containing: rule.containing,
+            skip: rule.skip,
+            times,
+            share,
+            seed,
+            action: rule.fault,
+        }
+    }
+}
+
+/// Names a rule that was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DynamoFaultId(u64);
+
+/// What the rules say about one call.
+#[derive(Debug, Default)]
+pub(super) struct Decision {
+    pub(super) delay: Duration,
+    pub(super) fault: Option<DynamoFault>,
+}
+
+/// The rules in force.
+#[derive(Debug, Default)]
+pub(super) struct FaultTable {
+    rules: Vec<Armed>,
+    last_id: u64,
+}
+
+#[derive(Debug)]
+struct Armed {
+    id: DynamoFaultId,
+    rule: DynamoFaultRule,
+    skipped: u64,
+    hits: u64,
+    /// Where chance is.
+    chance: u64,
+}
+
+impl FaultTable {
+    pub(super) fn add(&mut self, rule: DynamoFaultRule) -> DynamoFaultId {
+        if self.rules.len() >= MAX_DYNAMO_FAULT_RULES {
+            self.rules.remove(0);
+        }
+        self.last_id += 1;
+        let id = DynamoFaultId(self.last_id);
+        let chance = match rule.times {
+            DynamoFaultTimes::Share { seed, .. } => seed,
+            _ => 0,
+        };
+        self.rules.push(Armed {
+            id,
+            rule,
+            skipped: 0,
+            hits: 0,
+            chance,
+        });
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: DynamoFaultId) {
+        self.rules.retain(|armed| armed.id != id);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rules.clear();
+    }
+
+    pub(super) fn list(&self) -> Vec<(DynamoFaultId, DynamoFaultRule, u64)> {
+        let rules = self.rules.iter();
+        rules
+            .map(|armed| (armed.id, armed.rule.clone(), armed.hits))
+            .collect()
+    }
+
+    /// How often a rule has acted.
+    pub(super) fn hits(&self, id: DynamoFaultId) -> u64 {
+        self.rules
+            .iter()
+            .find(|armed| armed.id == id)
+            .map_or(0, |armed| armed.hits)
+    }
+
+    /// Asks the rules about a call, and counts it against those that match.
+    pub(super) fn decide(&mut self, call: &Call) -> Decision {
+        let mut decision = Decision::default();
+        for armed in &mut self.rules {
+            let is_delay = matches!(armed.rule.fault, DynamoFault::Delay { .. });
+            if (!is_delay && decision.fault.is_some()) || !armed.rule.matches(call) || !armed.acts() {
+                continue;
+            }
+            armed.hits += 1;
+            match &armed.rule.fault {
+                DynamoFault::Delay { millis } => decision.delay += Duration::from_millis(*millis),
+                other => decision.fault = Some(other.clone()),
+            }
+        }
+        decision
+    }
+}
+
+impl Armed {
     /// Whether it acts on this matching call.
     fn acts(&mut self) -> bool {
-        if self.skip > 0 {
-            self.skip -= 1;
+        if self.skipped < self.rule.skip {
+            self.skipped += 1;
             return false;
         }
-        match &mut self.times {
+        match self.rule.times {
             DynamoFaultTimes::Always => true,
-            DynamoFaultTimes::Times(left) => {
-                let acts = *left > 0;
-                *left = left.saturating_sub(1);
-                acts
-            }
-            DynamoFaultTimes::Share { share, seed } => chance(seed) < *share,
+            DynamoFaultTimes::Times(times) => self.hits < times,
+            DynamoFaultTimes::Share { share, .. } => next_chance(&mut self.chance) < share,
         }
     }
 }
 
-fn contains(text: &[u8], wanted: &[u8]) -> bool {
-    wanted.is_empty() || text.windows(wanted.len()).any(|window| window == wanted)
-}
-
-/// The next of a row of numbers from 0 to 1 (`splitmix64`).
-fn chance(seed: &mut u64) -> f64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *seed;
+/// The next of a row of numbers from 0 up to 1 (`splitmix64`).
+fn next_chance(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^= z >> 31;
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
     let unit = (z >> 11) as f64 / (1_u64 << 53) as f64;
     unit
-}
-
-/// Steers a running [`LocalDynamoDb`](super::LocalDynamoDb). Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct DynamoControls {
-    state: Arc<Mutex<State>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    rules: Vec<DynamoFaultRule>,
-    is_cut: bool,
-    calls: BTreeMap<String, u64>,
-    faults: u64,
-    /// Answers of index queries as they were when a stale-index rule was first met, by request.
-    stale_answers: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-impl DynamoControls {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a rule behind those there are.
-    pub fn add_fault(&self, rule: DynamoFaultRule) {
-        self.state().rules.push(rule);
-    }
-
-    /// Removes every rule and restores a cut service.
-    pub fn clear_faults(&self) {
-        let mut state = self.state();
-        state.rules.clear();
-        state.stale_answers.clear();
-        state.is_cut = false;
-    }
-
-    /// Cuts every connection and performs nothing, until called with `false`.
-    pub fn cut(&self, is_cut: bool) {
-        self.state().is_cut = is_cut;
-    }
-
-    /// How many calls of `operation` came, those that a fault met included.
-    pub fn calls(&self, operation: &str) -> u64 {
-        self.state().calls.get(operation).copied().unwrap_or(0)
-    }
-
-    /// The calls of every operation.
-    pub fn all_calls(&self) -> BTreeMap<String, u64> {
-        self.state().calls.clone()
-    }
-
-    /// How many calls a fault met.
-    pub fn faults(&self) -> u64 {
-        self.state().faults
-    }
-
-    /// Counts from nothing again.
-    pub fn reset_calls(&self) {
-        let mut state = self.state();
-        state.calls.clear();
-        state.faults = 0;
-    }
-
-    /// Counts a call and says what is to happen to it.
-    pub(super) fn on_call(&self, operation: &str, body: &[u8]) -> Option<DynamoFault> {
-        let mut state = self.state();
-        *state.calls.entry(operation.to_owned()).or_default() += 1;
-        if state.is_cut {
-            state.faults += 1;
-            return Some(DynamoFault::Cut);
-        }
-        if state.rules.is_empty() {
-            return None;
-        }
-        let json = serde_json::from_slice(body).unwrap_or(serde_json::Value::Null);
-        let rules = state.rules.iter_mut();
-        let fault = rules
-            .filter(|rule| rule.matches(operation, &json, body))
-            .find_map(|rule| rule.acts().then(|| rule.fault.clone()));
-        state.faults += u64::from(fault.is_some());
-        fault
-    }
-
-    /// The answer that a stale index gives to this request, once there is one.
-    pub(super) fn stale_answer(&self, request: &[u8]) -> Option<Vec<u8>> {
-        self.state().stale_answers.get(request).cloned()
-    }
-
-    pub(super) fn keep_stale_answer(&self, request: Vec<u8>, answer: Vec<u8>) {
-        self.state().stale_answers.entry(request).or_insert(answer);
-    }
 }

@@ -1,205 +1,259 @@
-//! The layer in front: one HTTP server that passes calls on to the database's own, or does to them what a fault rule says.
+//! The layer in front: one HTTP server that passes calls on to the database's own, or does to them what was asked for.
+//!
+//! HTTP/1.1 and HTTP/2 (without TLS, by prior knowledge) share the port.
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, Request, Response, StatusCode};
-use axum::routing::any;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use tokio::net::TcpListener;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::RwLock;
 
-use super::faults::{DynamoControls, DynamoFault};
+use super::backups::Backups;
+use super::call::{Call, Effect};
+use super::controls::DynamoControls;
+use super::faults::DynamoFault;
+use super::inner::{Inner, Reply};
+use super::lag::{DynamoLag, Replica};
+use super::{remote, time};
 
 /// AWS: a request holds at most 16 MB.
 const BODY_BYTES_MAX: usize = 16 << 20;
+/// How long to wait before accepting again after the system refused.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+const JSON: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
 
-#[derive(Clone)]
-struct Front {
-    client: Client<HttpConnector, Full<Bytes>>,
-    inner: SocketAddr,
+/// The connection is cut instead of an answer.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the connection was cut by a fault rule")]
+struct Cut;
+
+type Answer = Result<Response<Full<Bytes>>, Cut>;
+
+/// What calls need.
+pub(super) struct Front {
+    database: dynoxide::Database,
+    inner: Inner,
     controls: DynamoControls,
-}
-
-/// Serves until its runtime ends.
-pub(super) async fn serve(listener: TcpListener, inner: SocketAddr, controls: DynamoControls) {
-    let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-    let router = Router::new().fallback(any(handle)).with_state(Front {
-        client,
-        inner,
-        controls,
-    });
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(error = %error, "the embedded DynamoDB stopped");
-    }
-}
-
-async fn handle(State(front): State<Front>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => {
-            return error_answer(
-                StatusCode::BAD_REQUEST,
-                "SerializationException",
-                &error.to_string(),
-            );
-        }
-    };
-    let operation = operation(&head.headers).to_owned();
-    match front.controls.on_call(&operation, &body) {
-        None => front.perform(&operation, head.headers, body).await,
-        Some(DynamoFault::Throttle) => error_answer(
-            StatusCode::BAD_REQUEST,
-            "ProvisionedThroughputExceededException",
-            "The level of configured provisioned throughput for the table was exceeded.",
-        ),
-        Some(DynamoFault::InternalError) => error_answer(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "InternalServerError",
-            "a fault that was asked for",
-        ),
-        Some(DynamoFault::Error(code)) => {
-            error_answer(StatusCode::BAD_REQUEST, &code, "a fault that was asked for")
-        }
-        Some(DynamoFault::Delay(time)) => {
-            sleep(time).await;
-            front.perform(&operation, head.headers, body).await
-        }
-        Some(DynamoFault::LoseAnswer) => {
-            front.perform(&operation, head.headers, body).await;
-            cut()
-        }
-        Some(DynamoFault::Cut) => cut(),
-        Some(DynamoFault::StaleIndex) => front.stale(&operation, head.headers, body).await,
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a delay that was asked for, in real time"
-)]
-async fn sleep(time: std::time::Duration) {
-    tokio::time::sleep(time).await;
-}
-
-fn operation(headers: &HeaderMap) -> &str {
-    let target = headers
-        .get("x-amz-target")
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    target.rsplit('.').next().unwrap_or_default()
+    backups: Backups,
+    /// The lagging copy. Without a lag calls share the lock; with one, each that writes or may lag has it alone.
+    replica: RwLock<Option<Replica>>,
 }
 
 impl Front {
-    async fn perform(&self, operation: &str, headers: HeaderMap, body: Bytes) -> Response<Body> {
-        if let Some(answer) = backups(operation, &body) {
-            return answer;
+    pub(super) fn new(database: dynoxide::Database, inner: Inner, controls: DynamoControls) -> Arc<Self> {
+        Arc::new(Self {
+            database,
+            inner,
+            controls,
+            backups: Backups::default(),
+            replica: RwLock::new(None),
+        })
+    }
+
+    /// Serves until its runtime ends.
+    pub(super) async fn serve(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => {
+                    // Answers are written whole; waiting to fill packets would only add latency.
+                    if let Err(error) = socket.set_nodelay(true) {
+                        tracing::debug!(%error, "no TCP_NODELAY");
+                    }
+                    tokio::spawn(connection(Arc::clone(&self), socket));
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: it passes, and trying at once would only spin.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    time::delay(ACCEPT_PAUSE).await;
+                }
+            }
         }
-        match self.forward(headers, body).await {
-            Ok((status, headers, body)) => {
-                let mut answer = Response::new(Body::from(body));
-                *answer.status_mut() = status;
-                *answer.headers_mut() = headers;
+    }
+
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        let (head, body) = request.into_parts();
+        let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                return Ok(error_answer(
+                    StatusCode::BAD_REQUEST,
+                    "SerializationException",
+                    &error.to_string(),
+                ));
+            }
+        };
+        if let Some(path) = head.uri.path().strip_prefix("/_shardfleet/") {
+            let (status, value) = remote::handle(&self.controls, &head.method, path, &body);
+            let mut answer = json_answer(status, &value);
+            let plain_json = HeaderValue::from_static("application/json");
+            answer.headers_mut().insert(CONTENT_TYPE, plain_json);
+            return Ok(answer);
+        }
+        if head.method != Method::POST || head.uri.path() != "/" {
+            return Ok(error_answer(
+                StatusCode::NOT_FOUND,
+                "UnknownOperationException",
+                "calls are POST / with the header X-Amz-Target",
+            ));
+        }
+        // In a task, so that a client that goes away does not stop a call halfway: as with the service, it may be performed.
+        let call = Call::new(head.headers, body);
+        tokio::spawn(self.answer(call)).await.unwrap_or(Err(Cut))
+    }
+
+    /// Answers a call, or does to it what a rule says.
+    async fn answer(self: Arc<Self>, call: Call) -> Answer {
+        let decision = self.controls.on_call(&call);
+        time::delay(decision.delay).await;
+        match decision.fault {
+            Some(DynamoFault::Throttle) => Ok(error_answer(
+                StatusCode::BAD_REQUEST,
+                "ProvisionedThroughputExceededException",
+                "The level of configured provisioned throughput for the table was exceeded. \
+                 Consider increasing your provisioning level with the UpdateTable API.",
+            )),
+            Some(DynamoFault::InternalError) => Ok(error_answer(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "InternalServerError",
+                "a fault that was asked for",
+            )),
+            Some(DynamoFault::Error {
+                code,
+                message,
+                status,
+            }) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Ok(error_answer(status, &code, &message))
+            }
+            Some(DynamoFault::Cut) => Err(Cut),
+            Some(DynamoFault::LoseAnswer) => {
+                drop(self.perform(call).await);
+                Err(Cut)
+            }
+            Some(DynamoFault::Delay { .. }) | None => {
+                let answer = self.perform(call).await;
+                if self.controls.is_cut() {
+                    Err(Cut)
+                } else {
+                    Ok(answer)
+                }
+            }
+        }
+    }
+
+    async fn perform(&self, call: Call) -> Response<Full<Bytes>> {
+        let result = if Backups::knows(&call) {
+            return self.answer_backups(&call).await;
+        } else if let Some((lag, beginning)) = self.controls.lag_and_beginning() {
+            self.perform_lagging(call, lag, beginning).await
+        } else {
+            self.perform_plainly(&call).await
+        };
+        match result {
+            Ok(reply) => {
+                let mut answer = Response::new(Full::new(reply.body));
+                *answer.status_mut() = reply.status;
+                *answer.headers_mut() = reply.headers;
                 answer
             }
             Err(reason) => error_answer(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", &reason),
         }
     }
 
-    async fn forward(
-        &self,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<(StatusCode, HeaderMap, Bytes), String> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = axum::http::Method::POST;
-        *request.uri_mut() = format!("http://{}/", self.inner)
-            .parse()
-            .map_err(|e| format!("the inner address: {e}"))?;
-        for (name, value) in headers {
-            // Everything but what belongs to the connection.
-            if let Some(name) =
-                name.filter(|name| !matches!(name.as_str(), "host" | "connection" | "content-length"))
-            {
-                request.headers_mut().insert(name, value);
+    async fn perform_plainly(&self, call: &Call) -> Result<Reply, String> {
+        let mut shared = self.replica.read().await;
+        if shared.is_some() {
+            drop(shared);
+            *self.replica.write().await = None;
+            shared = self.replica.read().await;
+        }
+        let reply = self.inner.forward(call).await?;
+        drop(shared);
+        self.after(call, &reply);
+        Ok(reply)
+    }
+
+    async fn perform_lagging(&self, call: Call, lag: DynamoLag, beginning: u64) -> Result<Reply, String> {
+        let mut alone = self.replica.write().await;
+        if alone
+            .as_ref()
+            .is_none_or(|replica| replica.beginning != beginning)
+        {
+            *alone = None;
+            *alone = Some(Replica::begin(&self.database, beginning).await?);
+        }
+        let Some(replica) = alone.as_mut() else {
+            return self.inner.forward(&call).await;
+        };
+        match call.effect() {
+            Effect::ReadsIndex => replica.read(lag, &call).await,
+            Effect::ReadsEventually if lag.is_for_all_reads() => replica.read(lag, &call).await,
+            Effect::ReadsEventually | Effect::Other => {
+                drop(alone);
+                self.inner.forward(&call).await
+            }
+            effect @ (Effect::WritesItems | Effect::WritesTables) => {
+                let reply = self.inner.forward(&call).await?;
+                self.after(&call, &reply);
+                if reply.status.is_success() && effect == Effect::WritesTables {
+                    replica.change_tables(&call).await?;
+                } else if reply.status.is_success() {
+                    replica.note_write(call).await?;
+                }
+                Ok(reply)
             }
         }
-        let answer = self.client.request(request).await.map_err(|e| e.to_string())?;
-        let (mut head, body) = answer.into_parts();
-        let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
-        head.headers.remove("content-length");
-        head.headers.remove("transfer-encoding");
-        Ok((head.status, head.headers, body))
     }
 
-    /// Answers as at the first time this request was made under the rule.
-    async fn stale(&self, operation: &str, headers: HeaderMap, body: Bytes) -> Response<Body> {
-        if let Some(answer) = self.controls.stale_answer(&body) {
-            return json_answer(StatusCode::OK, answer);
+    fn after(&self, call: &Call, reply: &Reply) {
+        if call.operation == "DeleteTable" && reply.status.is_success() {
+            self.backups.forget(call);
         }
-        let request = body.to_vec();
-        let answer = self.perform(operation, headers, body).await;
-        let (head, body) = answer.into_parts();
-        let Ok(body) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
-            return cut();
+    }
+
+    async fn answer_backups(&self, call: &Call) -> Response<Full<Bytes>> {
+        let (code, text) = match self.inner.forward(&Backups::look_up(call)).await {
+            Ok(reply) if reply.status.is_success() => match self.backups.answer(call) {
+                Ok(value) => return json_answer(StatusCode::OK, &value),
+                Err(refusal) => refusal,
+            },
+            Ok(_) => {
+                let table = call.tables.first().map_or("", String::as_str);
+                ("TableNotFoundException", format!("Table not found: {table}"))
+            }
+            Err(reason) => {
+                return error_answer(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", &reason);
+            }
         };
-        if head.status == StatusCode::OK {
-            self.controls.keep_stale_answer(request, body.to_vec());
-        }
-        Response::from_parts(head, Body::from(body))
+        error_answer(StatusCode::BAD_REQUEST, code, &text)
     }
 }
 
-/// `AWS: DescribeContinuousBackups` and `AWS: UpdateContinuousBackups`, which the database does not know. Point-in-time recovery is said to be as asked for.
-fn backups(operation: &str, body: &[u8]) -> Option<Response<Body>> {
-    let request: serde_json::Value = serde_json::from_slice(body).unwrap_or(serde_json::Value::Null);
-    let wanted = match operation {
-        "DescribeContinuousBackups" => false,
-        "UpdateContinuousBackups" => {
-            request["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
-                .as_bool()
-                .unwrap_or(false)
-        }
-        _ => return None,
-    };
-    let status = if wanted { "ENABLED" } else { "DISABLED" };
-    let answer = serde_json::json!({
-        "ContinuousBackupsDescription": {
-            "ContinuousBackupsStatus": "ENABLED",
-            "PointInTimeRecoveryDescription": { "PointInTimeRecoveryStatus": status },
-        }
-    });
-    Some(json_answer(StatusCode::OK, answer.to_string().into_bytes()))
+async fn connection(front: Arc<Front>, socket: TcpStream) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new());
+    let handler = service_fn(move |request| Arc::clone(&front).handle(request));
+    if let Err(error) = builder.serve_connection(TokioIo::new(socket), handler).await {
+        tracing::debug!(error = %error, "a connection ended");
+    }
 }
 
-fn json_answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
-    let mut answer = Response::new(Body::from(body));
+fn json_answer(status: StatusCode, body: &serde_json::Value) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())));
     *answer.status_mut() = status;
-    let json = axum::http::HeaderValue::from_static("application/x-amz-json-1.0");
-    answer.headers_mut().insert("content-type", json);
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
     answer
 }
 
-fn error_answer(status: StatusCode, code: &str, message: &str) -> Response<Body> {
-    let body = serde_json::json!({
-        "__type": format!("com.amazonaws.dynamodb.v20120810#{code}"),
-        "message": message,
-    });
-    json_answer(status, body.to_string().into_bytes())
-}
-
-/// An answer whose body breaks off, which ends the connection before the client has anything.
-fn cut() -> Response<Body> {
-    let broken =
-        futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("cut by a fault rule")) });
-    let mut answer = Response::new(Body::from_stream(broken));
-    let length = axum::http::HeaderValue::from_static("1");
-    answer.headers_mut().insert("content-length", length);
-    answer
+fn error_answer(status: StatusCode, code: &str, message: &str) -> Response<Full<Bytes>> {
+    let kind = format!("com.amazonaws.dynamodb.v20120810#{code}");
+    json_answer(status, &serde_json::json!({"__type": kind, "message": message}))
 }

@@ -2,18 +2,38 @@
 //! server does not.
 //!
 //! It runs on a thread and a runtime of its own, so that disk work of the database never stalls the tasks of whoever uses it. The front listens on
-//! 127.0.0.1 only. What the database itself cannot show, a lagging index, is made here: see [`DynamoFault::StaleIndex`].
+//! 127.0.0.1 only. What the database itself cannot show is made here: throttling, errors, lost answers and outages by
+//! [`DynamoFaultRule`]s, and an index that lags by a [`DynamoLag`]. Tests in other processes ask for the same over HTTP, below
+//! `/_shardfleet/` of the endpoint (`remote.rs` in this folder lists the requests).
+//!
+//! Never here: other regions' behaviour, capacity accounting, authentication. ARNs name the region `dynoxide`.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+mod backups;
+mod call;
+mod controls;
 mod faults;
 mod front;
+mod inner;
+mod lag;
+mod remote;
+mod time;
 
-pub use faults::{DynamoControls, DynamoFault, DynamoFaultRule, DynamoFaultTimes};
+pub use controls::DynamoControls;
+pub use faults::{DynamoFault, DynamoFaultId, DynamoFaultRule, DynamoFaultTimes, MAX_DYNAMO_FAULT_RULES};
+pub use lag::{DynamoLag, MAX_LAGGING_WRITES};
+
+use front::Front;
+use inner::Inner;
+
+/// How long the end waits for work on the database that is under way.
+const STOP_TIME: Duration = Duration::from_secs(5);
 
 /// A running DynamoDB. Dropping it stops it; [`stop`](Self::stop) waits until it has ended.
 #[derive(Debug)]
@@ -143,12 +163,13 @@ impl LocalDynamoDbBuilder {
                     let database = open(self.data_dir)?;
                     let inner = TcpListener::from_std(inner).map_err(LocalDynamoDbError::Start)?;
                     let front = TcpListener::from_std(front).map_err(LocalDynamoDbError::Start)?;
+                    let front_of = Front::new(database.clone(), Inner::new(inner_address), served_controls);
                     tokio::spawn(dynoxide::server::serve_with_shutdown(
                         inner,
                         database,
                         std::future::pending(),
                     ));
-                    tokio::spawn(front::serve(front, inner_address, served_controls));
+                    tokio::spawn(front_of.serve(front));
                     Ok(())
                 });
                 let is_open = opened.is_ok();
@@ -157,8 +178,8 @@ impl LocalDynamoDbBuilder {
                     // Ends when the handle is dropped or stopped.
                     runtime.block_on(stopped).ok();
                 }
-                // Connections that clients keep open must not hold up the end.
-                runtime.shutdown_background();
+                // Connections that clients keep open do not hold up the end; a write that is being made does.
+                runtime.shutdown_timeout(STOP_TIME);
             });
         let thread = thread.map_err(LocalDynamoDbError::Start)?;
         ready.await.unwrap_or_else(|_| {

@@ -24,6 +24,7 @@ mod held_lease;
 mod pages;
 pub(crate) mod progress;
 mod shard_end;
+mod shard_stop;
 mod shard_task;
 pub(crate) mod sink;
 mod sync;

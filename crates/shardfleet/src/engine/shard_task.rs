@@ -7,7 +7,6 @@ use shardfleet_core::ids::ShardId;
 use shardfleet_core::lease::{LeaseWrite, OpenedAt};
 use shardfleet_core::position::{KinesisPosition, Remember, ShardStart};
 use shardfleet_core::reader::{Action, FailureReport, Gap, ReadFailure, Reader};
-use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::shard::ChildShard;
 use shardfleet_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -35,24 +34,24 @@ const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// One shard being read.
 pub(crate) struct ShardTask {
-    context: Arc<Context>,
-    shard_id: ShardId,
-    lease: Arc<HeldLease>,
-    progress: Arc<ShardProgress>,
-    reader: Reader,
-    start: ShardStart,
+    pub(super) context: Arc<Context>,
+    pub(super) shard_id: ShardId,
+    pub(super) lease: Arc<HeldLease>,
+    pub(super) progress: Arc<ShardProgress>,
+    pub(super) reader: Reader,
+    pub(super) start: ShardStart,
     /// The row must remember the start before the shard counts as open.
-    remembered: bool,
-    opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
-    handler: Option<HandlerHandle>,
-    hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
-    page_bytes: u64,
-    record_bytes: u64,
-    status: watch::Sender<ShardStatus>,
+    pub(super) remembered: bool,
+    pub(super) opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
+    pub(super) handler: Option<HandlerHandle>,
+    pub(super) hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
+    pub(super) page_bytes: u64,
+    pub(super) record_bytes: u64,
+    pub(super) status: watch::Sender<ShardStatus>,
     /// Whether the lease says all that was settled here.
-    checkpoint_is_current: bool,
+    pub(super) checkpoint_is_current: bool,
     /// What made the reader look whether the shard has ended.
-    unconfirmed: Option<KinesisApiError>,
+    pub(super) unconfirmed: Option<KinesisApiError>,
 }
 
 /// Why reading broke off before the end of the shard.
@@ -202,7 +201,7 @@ impl ShardTask {
     }
 
     /// Tells whoever opened the shard how that came out. They may have given up waiting.
-    fn answer_opener(&mut self, outcome: Result<(), KinesisError>) {
+    pub(super) fn answer_opener(&mut self, outcome: Result<(), KinesisError>) {
         if let Some(opened) = self.opened.take() {
             opened.send(outcome).ok();
         }
@@ -449,64 +448,6 @@ impl ShardTask {
         }
     }
 
-    async fn give_up(&mut self) -> ShardOutcome {
-        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
-        let failures = self.reader.failures();
-        let error = KinesisError::ReaderStopped {
-            stream,
-            shard_id,
-            failures,
-        };
-        self.answer_opener(Err(error.clone()));
-        self.context.report(error).await;
-        // What the application holds is worth waiting for a little: what is settled now does not come again.
-        let context = Arc::clone(&self.context);
-        tokio::select! {
-            biased;
-            () = self.progress.drained() => {}
-            () = context.stop.cancelled() => return self.stop().await,
-            () = crate::clock::sleep(&*context.clock, context.settings.failover_time) => {}
-        }
-        self.stop_handler().await;
-        match self.flush_and_release().await {
-            ShardOutcome::LeaseLost => ShardOutcome::LeaseLost,
-            _ => ShardOutcome::ReaderStopped,
-        }
-    }
-
-    /// A handler failed for good: the shard keeps its lease and says why, until the worker's end.
-    async fn stand_still(
-        &mut self,
-        seeks: &mut mpsc::Receiver<Seek>,
-        at: ExtendedSequenceNumber,
-        reason: String,
-    ) -> ShardOutcome {
-        self.status.send_replace(ShardStatus::Failed {
-            reason: reason.clone(),
-        });
-        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
-        let failed = KinesisError::ShardFailed {
-            stream,
-            shard_id,
-            at,
-            reason,
-        };
-        // The worker opens without this shard, which says by itself what is wrong with it.
-        self.answer_opener(Ok(()));
-        self.context.report(failed.clone()).await;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.lease.lost() => return ShardOutcome::LeaseLost,
-                () = self.context.stop.cancelled() => {
-                    self.stop_handler().await;
-                    return self.flush_and_release().await;
-                }
-                Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
-            }
-        }
-    }
-
     async fn seek(&mut self, seek: Seek) {
         if self.handler.as_ref().is_some_and(HandlerHandle::is_ending) {
             // Its processor has said goodbye: the shard is as good as ended, and has nothing to reposition.
@@ -538,69 +479,6 @@ impl ShardTask {
                 drop(seek.done.send(Ok(())));
             }
             Err(_) => drop(seek.done.send(Err(self.lease_lost_error()))),
-        }
-    }
-
-    /// Stops in order: nothing more is read, what the application holds may still be settled, then the lease is released.
-    async fn stop(&mut self) -> ShardOutcome {
-        self.progress.stop_handing_over();
-        if self.handler.is_some() {
-            // What a processor did not settle by now it never will.
-            self.stop_handler().await;
-            return self.flush_and_release().await;
-        }
-        let clock = Arc::clone(&self.context.clock);
-        let patience = self.context.stop_deadline().since(clock.now());
-        crate::clock::within(&*clock, patience, self.progress.released()).await;
-        self.flush_and_release().await
-    }
-
-    async fn stop_handler(&mut self) {
-        if let Some(handler) = self.handler.take() {
-            handler.stop(&self.context).await;
-        }
-    }
-
-    /// The last checkpoint, then the release, each tried as long as there is time.
-    async fn flush_and_release(&mut self) -> ShardOutcome {
-        let clock = Arc::clone(&self.context.clock);
-        let flush = self.lease.flush_persistently(&self.progress);
-        let flushed = crate::clock::within(&*clock, self.patience(), flush).await;
-        self.checkpoint_is_current = matches!(flushed, Some(Ok(())));
-        if self.lease.is_lost() {
-            return ShardOutcome::LeaseLost;
-        }
-        if self.lease.release(self.patience()).await {
-            ShardOutcome::Released
-        } else {
-            ShardOutcome::NotReleased
-        }
-    }
-
-    /// How long the last writes may take: what is left of a stop's time, and in any case long enough for one.
-    fn patience(&self) -> Duration {
-        let one_write = self.context.settings.failover_time / 3;
-        if !self.context.stop.is_cancelled() {
-            return self.context.settings.failover_time;
-        }
-        self.context
-            .stop_deadline()
-            .since(self.context.clock.now())
-            .max(one_write)
-    }
-
-    async fn tell_lease_lost(&mut self) {
-        self.stop_handler().await;
-        if !self.context.stop.is_cancelled() {
-            self.context.report(self.lease_lost_error()).await;
-        }
-    }
-
-    fn lease_lost_error(&self) -> KinesisError {
-        KinesisError::LeaseLost {
-            stream: self.context.settings.stream.clone(),
-            shard_id: self.shard_id.clone(),
-            reason: self.lease.lost_reason(),
         }
     }
 }

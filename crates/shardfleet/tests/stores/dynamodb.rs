@@ -15,8 +15,8 @@ use shardfleet::store::{DynamoDbLeaseStore, LeaseStore, StoreErrorKind, conforma
 use shardfleet_core::ids::{LeaseKey, WorkerId};
 use shardfleet_core::lease::{Lease, LeaseWrite, PendingCheckpoint, WriteOutcome};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_local::LocalDynamoDb;
 
-use super::embedded::EmbeddedDynamoDb;
 use super::{dynamo_json, new_lease};
 
 const ITEMS: &str = include_str!("../vectors/kcl-items.json");
@@ -36,7 +36,7 @@ pub(crate) fn sdk_config(endpoint: &str) -> SdkConfig {
 
 /// An embedded DynamoDB, a client that reads and writes rows as they are, and a store on a prepared table.
 struct Fixture {
-    _service: EmbeddedDynamoDb,
+    _service: LocalDynamoDb,
     config: SdkConfig,
     raw: Client,
     store: DynamoDbLeaseStore,
@@ -44,7 +44,7 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        let service = EmbeddedDynamoDb::start();
+        let service = LocalDynamoDb::builder().start().await.expect("DynamoDB");
         let config = sdk_config(&service.endpoint());
         let store = DynamoDbLeaseStore::builder_with_sdk_config("orders-app", &config).build();
         store.prepare().await.expect("prepare");
@@ -125,7 +125,7 @@ fn number(value: u64) -> AttributeValue {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dynamodb_conforms() {
-    let service = EmbeddedDynamoDb::start();
+    let service = LocalDynamoDb::builder().start().await.expect("DynamoDB");
     let config = sdk_config(&service.endpoint());
     let tables = AtomicU32::new(0);
     let make = || async {

@@ -2,7 +2,6 @@
 
 mod dynamodb;
 mod dynamodb_faults;
-mod embedded;
 mod sqlite;
 
 #[path = "../support/dynamo_json.rs"]

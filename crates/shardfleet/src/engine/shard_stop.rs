@@ -1,0 +1,134 @@
+//! How the reading of a shard ends before the shard does: the worker stops, the reader gives up, a handler fails for good, or the lease is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardfleet_core::sequence::ExtendedSequenceNumber;
+use tokio::sync::mpsc;
+
+use super::shard_task::ShardTask;
+use super::{Seek, ShardOutcome, ShardStatus};
+use crate::error::KinesisError;
+
+impl ShardTask {
+    pub(super) async fn give_up(&mut self) -> ShardOutcome {
+        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
+        let failures = self.reader.failures();
+        let error = KinesisError::ReaderStopped {
+            stream,
+            shard_id,
+            failures,
+        };
+        self.answer_opener(Err(error.clone()));
+        self.context.report(error).await;
+        // What the application holds is worth waiting for a little: what is settled now does not come again.
+        let context = Arc::clone(&self.context);
+        tokio::select! {
+            biased;
+            () = self.progress.drained() => {}
+            () = context.stop.cancelled() => return self.stop().await,
+            () = crate::clock::sleep(&*context.clock, context.settings.failover_time) => {}
+        }
+        self.stop_handler().await;
+        match self.flush_and_release().await {
+            ShardOutcome::LeaseLost => ShardOutcome::LeaseLost,
+            _ => ShardOutcome::ReaderStopped,
+        }
+    }
+
+    /// A handler failed for good: the shard keeps its lease and says why, until the worker's end.
+    pub(super) async fn stand_still(
+        &mut self,
+        seeks: &mut mpsc::Receiver<Seek>,
+        at: ExtendedSequenceNumber,
+        reason: String,
+    ) -> ShardOutcome {
+        self.status.send_replace(ShardStatus::Failed {
+            reason: reason.clone(),
+        });
+        let (stream, shard_id) = (self.context.settings.stream.clone(), self.shard_id.clone());
+        let failed = KinesisError::ShardFailed {
+            stream,
+            shard_id,
+            at,
+            reason,
+        };
+        // The worker opens without this shard, which says by itself what is wrong with it.
+        self.answer_opener(Ok(()));
+        self.context.report(failed.clone()).await;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lease.lost() => return ShardOutcome::LeaseLost,
+                () = self.context.stop.cancelled() => {
+                    self.stop_handler().await;
+                    return self.flush_and_release().await;
+                }
+                Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
+            }
+        }
+    }
+
+    /// Stops in order: nothing more is read, what the application holds may still be settled, then the lease is released.
+    pub(super) async fn stop(&mut self) -> ShardOutcome {
+        self.progress.stop_handing_over();
+        if self.handler.is_some() {
+            // What a processor did not settle by now it never will.
+            self.stop_handler().await;
+            return self.flush_and_release().await;
+        }
+        let clock = Arc::clone(&self.context.clock);
+        let patience = self.context.stop_deadline().since(clock.now());
+        crate::clock::within(&*clock, patience, self.progress.released()).await;
+        self.flush_and_release().await
+    }
+
+    async fn stop_handler(&mut self) {
+        if let Some(handler) = self.handler.take() {
+            handler.stop(&self.context).await;
+        }
+    }
+
+    /// The last checkpoint, then the release, each tried as long as there is time.
+    async fn flush_and_release(&mut self) -> ShardOutcome {
+        let clock = Arc::clone(&self.context.clock);
+        let flush = self.lease.flush_persistently(&self.progress);
+        let flushed = crate::clock::within(&*clock, self.patience(), flush).await;
+        self.checkpoint_is_current = matches!(flushed, Some(Ok(())));
+        if self.lease.is_lost() {
+            return ShardOutcome::LeaseLost;
+        }
+        if self.lease.release(self.patience()).await {
+            ShardOutcome::Released
+        } else {
+            ShardOutcome::NotReleased
+        }
+    }
+
+    /// How long the last writes may take: what is left of a stop's time, and in any case long enough for one.
+    pub(super) fn patience(&self) -> Duration {
+        let one_write = self.context.settings.failover_time / 3;
+        if !self.context.stop.is_cancelled() {
+            return self.context.settings.failover_time;
+        }
+        self.context
+            .stop_deadline()
+            .since(self.context.clock.now())
+            .max(one_write)
+    }
+
+    pub(super) async fn tell_lease_lost(&mut self) {
+        self.stop_handler().await;
+        if !self.context.stop.is_cancelled() {
+            self.context.report(self.lease_lost_error()).await;
+        }
+    }
+
+    pub(super) fn lease_lost_error(&self) -> KinesisError {
+        KinesisError::LeaseLost {
+            stream: self.context.settings.stream.clone(),
+            shard_id: self.shard_id.clone(),
+            reason: self.lease.lost_reason(),
+        }
+    }
+}
