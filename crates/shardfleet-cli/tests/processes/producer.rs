@@ -30,7 +30,6 @@ fn python() -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
 async fn a_hundred_thousand_records_of_boto3_come_once_and_in_order_through_reshards() {
     let Some(python) = python() else {
         eprintln!("NOT RUN: the packages of peers/requirements.txt are missing");

@@ -75,7 +75,7 @@ impl Client {
                  SignedHeaders=host;x-amz-date, Signature=00",
             )
             .body(Full::new(body.to_string().into()))
-            .unwrap();
+            .expect("a request");
         self.request(request).await
     }
 
@@ -113,7 +113,7 @@ impl Client {
             .method(method)
             .uri(format!("{}/_shardfleet/{path}", self.endpoint))
             .body(Full::new(text.into()))
-            .unwrap();
+            .expect("a request");
         self.request(request).await.expect("a control is never cut")
     }
 
