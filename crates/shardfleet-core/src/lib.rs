@@ -5,9 +5,13 @@
 //! never talks to a service: time, chance and new ids are arguments. So everything here can be tested in microseconds
 //! and replayed from a seed.
 
+pub mod assignment;
+pub mod cleanup;
+pub mod fleet_audit;
 pub mod hash_range;
 pub mod ids;
 pub mod kpl;
+pub mod leader;
 pub mod lease;
 pub mod position;
 pub mod read_budget;
