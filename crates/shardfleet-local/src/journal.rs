@@ -13,6 +13,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
@@ -36,6 +37,29 @@ pub(crate) struct Journal {
     _lock: File,
 }
 
+/// How often a locked folder is tried, [`LOCK_PAUSE`] apart.
+const LOCK_TRIES: u32 = 40;
+
+/// See [`LOCK_TRIES`].
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// Locks the file; `false` when another service keeps it locked. A process that is being started holds a copy of every open file of its parent for a
+/// moment, locks included, so one refusal proves nothing.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "runs on the service's own thread before it serves"
+)]
+fn lock_patiently(lock: &File) -> std::io::Result<bool> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(source)) => return Err(source),
+        }
+    }
+    Ok(false)
+}
+
 impl Journal {
     /// Opens a folder, making it if need be, and replays what it holds into `account`.
     pub(crate) fn open(folder: &Path, account: &mut Account, now: Now) -> Result<Self, LocalError> {
@@ -51,14 +75,14 @@ impl Journal {
             .write(true)
             .open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
+        match lock_patiently(&lock) {
+            Ok(true) => {}
+            Ok(false) => {
                 return Err(LocalError::InUse {
                     path: folder.to_owned(),
                 });
             }
-            Err(TryLockError::Error(source)) => {
+            Err(source) => {
                 return Err(LocalError::Data {
                     path: lock_path,
                     source,

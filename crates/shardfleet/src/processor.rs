@@ -244,6 +244,9 @@ impl Checkpointer {
         at: &ExtendedSequenceNumber,
         state: Option<Vec<u8>>,
     ) -> Result<(), CheckpointError> {
+        if let Some(last) = self.progress.beyond_delivered(at) {
+            return Err(CheckpointError::BeyondDelivered { at: at.clone(), last });
+        }
         let pending = PendingCheckpoint {
             at: at.clone(),
             state,

@@ -191,6 +191,16 @@ impl ShardProgress {
         self.state().manual = true;
     }
 
+    /// The last record that was handed over, where `at` lies beyond it.
+    pub(crate) fn beyond_delivered(
+        &self,
+        at: &ExtendedSequenceNumber,
+    ) -> Option<Option<ExtendedSequenceNumber>> {
+        let state = self.state();
+        let is_beyond = state.delivered.as_ref().is_none_or(|delivered| at > delivered);
+        is_beyond.then(|| state.delivered.clone())
+    }
+
     /// The processor says that everything up to `at` is settled. `None` confirms all that was handed over. Returns what is
     /// confirmed then, or the last record that was handed over where `at` lies beyond it.
     pub(crate) fn confirm(

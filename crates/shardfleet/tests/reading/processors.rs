@@ -115,8 +115,10 @@ impl RecordProcessor for Manual {
                     let beyond = "99999999999999999999999999999999999999999999999999999999";
                     let beyond =
                         ExtendedSequenceNumber::parse(beyond, 0).map_err(ProcessorError::from_error)?;
+                    let prepared = input.checkpointer.prepare_checkpoint(&beyond, None).await;
                     if let Err(CheckpointError::BeyondDelivered { last, .. }) =
                         input.checkpointer.checkpoint_at(&beyond).await
+                        && matches!(prepared, Err(CheckpointError::BeyondDelivered { .. }))
                     {
                         self.found().beyond = last;
                     }
