@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shardfleet::{ExtendedSequenceNumber, KinesisPosition};
+use shardfleet::{ExtendedSequenceNumber, KinesisError, KinesisPosition, SequenceNumber};
 
 use crate::support::{
     Killable, World, acked, deliveries, delivery, numbered, open, place, sequence, shard_id, shard_name, text,
@@ -135,4 +135,36 @@ async fn a_seek_is_remembered_before_it_is_answered() {
     drop(first);
     let mut second = world.resumed("a").await;
     assert_eq!(acked(&mut second, 5).await, numbered("r", 1..6));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seek_that_the_service_refuses_changes_nothing() {
+    let world = World::new(1).await;
+    world.put_many(0, "r", 4);
+    let mut subscription = world.at_horizon("a").await;
+    assert_eq!(acked(&mut subscription, 4).await, numbered("r", 0..4));
+    let foreign =
+        SequenceNumber::parse("49680724282063333980312405140460926000268222225054695475").expect("digits");
+    let refused = subscription
+        .seek(KinesisPosition::sequence(shard_name(0), foreign))
+        .await;
+    assert!(matches!(refused, Err(KinesisError::Kinesis(_))), "{refused:?}");
+    world.put_many(0, "more", 2);
+    assert_eq!(acked(&mut subscription, 2).await, numbered("more", 0..2));
+    assert!(subscription.shutdown(SHORT).await.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_shard_can_be_started_at_one_of_its_records() {
+    let world = World::new(1).await;
+    let receipts = world.put_many(0, "r", 4);
+    world.split(0);
+    let builder = world.reader("a").await;
+    let position = KinesisPosition::sequence(shard_name(0), sequence(&receipts[2]));
+    let mut subscription = open(builder.start_at(position)).await;
+    assert_eq!(acked(&mut subscription, 2).await, numbered("r", 2..4));
+    // And what descends from it after that.
+    world.put(1, "child");
+    assert_eq!(acked(&mut subscription, 1).await, ["child"]);
+    assert!(subscription.shutdown(SHORT).await.is_clean());
 }
