@@ -244,7 +244,7 @@ impl Checkpointer {
         at: &ExtendedSequenceNumber,
         state: Option<Vec<u8>>,
     ) -> Result<(), CheckpointError> {
-        if let Some(last) = self.progress.beyond_delivered(at) {
+        if let Err(last) = self.progress.check_delivered(at) {
             return Err(CheckpointError::BeyondDelivered { at: at.clone(), last });
         }
         let pending = PendingCheckpoint {

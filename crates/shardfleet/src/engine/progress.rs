@@ -191,14 +191,16 @@ impl ShardProgress {
         self.state().manual = true;
     }
 
-    /// The last record that was handed over, where `at` lies beyond it.
-    pub(crate) fn beyond_delivered(
+    /// Whether `at` was handed over; if not, the last record that was.
+    pub(crate) fn check_delivered(
         &self,
         at: &ExtendedSequenceNumber,
-    ) -> Option<Option<ExtendedSequenceNumber>> {
+    ) -> Result<(), Option<ExtendedSequenceNumber>> {
         let state = self.state();
-        let is_beyond = state.delivered.as_ref().is_none_or(|delivered| at > delivered);
-        is_beyond.then(|| state.delivered.clone())
+        match &state.delivered {
+            Some(delivered) if at <= delivered => Ok(()),
+            delivered => Err(delivered.clone()),
+        }
     }
 
     /// The processor says that everything up to `at` is settled. `None` confirms all that was handed over. Returns what is
