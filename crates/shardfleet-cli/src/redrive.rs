@@ -19,16 +19,16 @@ pub(crate) const PUT_BYTES_MAX: usize = 5 << 20;
 const ATTEMPTS_MAX: u32 = 20;
 
 pub(crate) async fn run(args: RedriveArgs) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(&args.file)
+    let text = std::fs::read(&args.file)
         .map_err(|e| Failure::usage(format!("reading {} failed: {e}", args.file.display())))?;
     let mut by_stream: BTreeMap<String, Vec<PutRecord>> = BTreeMap::new();
     for (i, line) in text
-        .lines()
+        .split(|byte| *byte == b'\n')
         .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
+        .filter(|(_, line)| !line.trim_ascii().is_empty())
     {
         let at = || format!("{}, line {}", args.file.display(), i + 1);
-        let read = serde_json::from_str::<DeadLetter>(line).map_err(|e| e.to_string());
+        let read = serde_json::from_slice::<DeadLetter>(line).map_err(|e| e.to_string());
         let read = read.and_then(|letter| match letter.data() {
             Ok(data) => Ok((letter, data)),
             Err(e) => Err(format!("data_base64: {e}")),

@@ -52,7 +52,9 @@ pub enum KinesisError {
     },
     /// A reader stopped after too many failures and gave its lease back. The shard is taken again when shards are next listed, and reading
     /// goes on where it was.
-    #[error("the reader of shard {shard_id} of {stream} stopped after {failures} failures in a row")]
+    #[error(
+        "the reader of shard {shard_id} of {stream} stopped after {failures} failures in a row, the last of them: {cause}"
+    )]
     ReaderStopped {
         /// The stream.
         stream: StreamName,
@@ -60,6 +62,8 @@ pub enum KinesisError {
         shard_id: ShardId,
         /// How many failures.
         failures: u32,
+        /// The last of them.
+        cause: String,
     },
     /// Records that a checkpoint promised are no longer in the stream: they aged out, or the stream's retention is too short. Reading goes on at the
     /// first record that is left.
@@ -279,6 +283,7 @@ pub struct ProcessorError {
     pub(crate) reason: String,
     pub(crate) at: Option<ExtendedSequenceNumber>,
     pub(crate) settled_before: Option<ExtendedSequenceNumber>,
+    pub(crate) is_about_records: bool,
     #[source]
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -290,6 +295,7 @@ impl ProcessorError {
             reason: reason.into(),
             at: None,
             settled_before: None,
+            is_about_records: true,
             source: None,
         }
     }
@@ -300,8 +306,17 @@ impl ProcessorError {
             reason: crate::aws::chain(&error),
             at: None,
             settled_before: None,
+            is_about_records: true,
             source: Some(Arc::new(error)),
         }
+    }
+
+    /// The same failure, which is not about any record: something that the handler needs is missing or closed. It is retried like any other, but no record is ever
+    /// set aside for it; in the end the shard stops.
+    #[must_use]
+    pub fn unrelated_to_records(mut self) -> Self {
+        self.is_about_records = false;
+        self
     }
 
     /// The same failure, which may be about any record from this one on: those before it are settled and do not come again.

@@ -50,7 +50,7 @@ pub use processor::{
 };
 pub use record::{Ack, Delivery, DeliveryBatch, Record};
 pub use settings::Aggregates;
-pub use stream::{KinesisStream, KinesisStreamBuilder};
+pub use stream::{KinesisStream, KinesisStreamBuilder, StopHandle};
 pub use subscription::{BatchSubscription, Subscription, SubscriptionHandle};
 
 pub use async_trait::async_trait;

@@ -80,8 +80,7 @@ impl Settings {
             });
         };
         check_name(&mut refuse, "stream", self.stream.as_str(), 1, 128);
-        // The application names the lease table, so DynamoDB's rule for tables holds.
-        check_name(&mut refuse, "application", self.application.as_str(), 3, 255);
+        check_name(&mut refuse, "application", self.application.as_str(), 1, 255);
         if self.worker_id.as_str().trim().is_empty() {
             refuse(
                 "worker_id",

@@ -27,6 +27,20 @@ pub struct KinesisStream {
     kinesis: Arc<dyn KinesisApi>,
     store: Arc<dyn LeaseStore>,
     clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+}
+
+/// Stops everything that was opened from a [`KinesisStream`] and its clones, while it opens too. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    stop: CancellationToken,
+}
+
+impl StopHandle {
+    /// Stops in order, as dropping the subscription does. What is being opened ends with [`KinesisError::Closed`] once its leases are released.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
 }
 
 /// Builds a [`KinesisStream`].
@@ -47,6 +61,13 @@ impl KinesisStream {
             kinesis: Arc::new(kinesis),
             store: None,
             clock: None,
+        }
+    }
+
+    /// A handle that stops what is opened from here, even before it is open.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle {
+            stop: self.stop.clone(),
         }
     }
 
@@ -92,7 +113,7 @@ impl KinesisStream {
             store: Arc::clone(&self.store),
             clock: Arc::clone(&self.clock),
             sink,
-            stop: CancellationToken::new(),
+            stop: self.stop.child_token(),
             stop_deadline: std::sync::OnceLock::new(),
             wake: tokio::sync::Notify::new(),
             shards: std::sync::Mutex::default(),
@@ -241,6 +262,7 @@ impl KinesisStreamBuilder {
             kinesis: self.kinesis,
             store,
             clock,
+            stop: CancellationToken::new(),
         })
     }
 }

@@ -56,7 +56,7 @@ fn parse(mut lines: impl BufRead, name: &str, key_field: Option<&str>) -> Result
         };
         if text.len() + partition_key.len() > RECORD_BYTES_MAX {
             return Err(Failure::usage(format!(
-                "{}: a record holds at most {RECORD_BYTES_MAX} bytes",
+                "{}: a record and its partition key hold at most {RECORD_BYTES_MAX} bytes together",
                 at()
             )));
         }

@@ -79,11 +79,11 @@ impl Services {
         let kinesis = kinesis
             .start()
             .await
-            .map_err(|e| Failure::run(format!("starting Kinesis failed: {e}")))?;
+            .map_err(|e| Failure::run(format!("starting Kinesis failed: {}", chain(&e))))?;
         let dynamodb = dynamodb
             .start()
             .await
-            .map_err(|e| Failure::run(format!("starting DynamoDB failed: {e}")))?;
+            .map_err(|e| Failure::run(format!("starting DynamoDB failed: {}", chain(&e))))?;
         Ok(Self { kinesis, dynamodb })
     }
 
@@ -134,11 +134,17 @@ async fn serve(args: &DevArgs, services: &Services) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An error with everything below it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let below = std::iter::successors(error.source(), |cause| cause.source());
+    below.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 async fn ensure_stream(client: &AwsKinesis, stream: &str, shards: u32) -> Result<(), Failure> {
     let name = StreamName::new(stream);
     match client.create_stream(&name, shards).await {
         Ok(()) => Ok(()),
-        // A data folder brought it along.
+        // A data folder brought it along, with as many shards as it has.
         Err(error) if error.kind == shardfleet::kinesis::KinesisApiErrorKind::NotReady => Ok(()),
         Err(error) => Err(Failure::usage(error.to_string())),
     }

@@ -34,9 +34,33 @@ pub(crate) struct ChildProcessor {
 }
 
 struct Running {
+    /// Dropped first or last, it takes whatever the child started along.
+    group: ProcessGroup,
+    /// Whether it has settled anything: one that has not may be unable to.
+    has_settled: bool,
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+}
+
+/// The process group of a child: the child and whatever it started, such as the program behind a shell. Killed when dropped, so that a handler that was given up
+/// never works beside its successor.
+struct ProcessGroup(Option<rustix::process::Pid>);
+
+impl ProcessGroup {
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(id.and_then(rustix::process::Pid::from_raw))
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // An error means that nothing of it is left.
+            rustix::process::kill_process_group(leader, rustix::process::Signal::KILL).ok();
+        }
+    }
 }
 
 /// What a child says about the records of a batch.
@@ -95,7 +119,13 @@ impl ChildProcessor {
         let missing = || ProcessorError::new("the child has no standard input or output");
         let stdin = child.stdin.take().ok_or_else(missing)?;
         let stdout = BufReader::new(child.stdout.take().ok_or_else(missing)?);
-        Ok(Running { child, stdin, stdout })
+        Ok(Running {
+            group: ProcessGroup::of(&child),
+            has_settled: false,
+            child,
+            stdin,
+            stdout,
+        })
     }
 
     /// The running child; a fresh one is told where it starts.
@@ -128,7 +158,12 @@ impl ChildProcessor {
     ) -> Result<(), (Option<usize>, String)> {
         let (batch, timeout, clock) = (self.batches, self.timeout, self.clock.clone());
         let running = self.running().await.map_err(|e| (None, e.to_string()))?;
-        let Running { stdin, stdout, .. } = running;
+        let Running {
+            stdin,
+            stdout,
+            has_settled,
+            ..
+        } = running;
         // Both at once: a child that answers while it still reads would otherwise fill its pipe and wait for ever.
         let write = async { send(stdin, event).await.map_err(|e| (None, e)) };
         let read = async {
@@ -151,7 +186,9 @@ impl ChildProcessor {
                         ));
                     }
                 }
-                apply(answer, records.len(), settled)?;
+                let result = apply(answer, records.len(), settled);
+                *has_settled |= settled.iter().any(|settled| *settled);
+                result?;
             }
             Ok(())
         };
@@ -180,9 +217,11 @@ impl ChildProcessor {
     /// Closes the child's input, which asks it to end, and kills it if it does not.
     async fn end(&mut self) {
         let Some(Running {
+            group,
             mut child,
             stdin,
             stdout,
+            ..
         }) = self.running.take()
         else {
             return;
@@ -191,6 +230,7 @@ impl ChildProcessor {
         if within(&self.clock, CHILD_PATIENCE, child.wait()).await.is_none() {
             child.kill().await.ok();
         }
+        drop(group);
     }
 }
 
@@ -266,8 +306,12 @@ impl RecordProcessor for ChildProcessor {
         };
         // What state a child is in that died, hung or spoke nonsense, nobody knows; and one that goes on with a batch behind a record it refused would
         // answer about records that come again under other ids.
-        self.running = None;
-        let error = ProcessorError::new(format!("the handler of shard {}: {reason}", self.shard_id));
+        let has_settled = self.running.take().is_some_and(|running| running.has_settled);
+        let mut error = ProcessorError::new(format!("the handler of shard {}: {reason}", self.shard_id));
+        if failed.is_none() && !has_settled {
+            // A program that never settled anything says nothing about a record by its death: more likely it cannot work at all.
+            error = error.unrelated_to_records();
+        }
         let position = |index: usize| input.records.get(index).map(|record| record.position.clone());
         // Everything before the first unsettled record need not come again.
         let first_unsettled = settled.iter().position(|settled| !settled);

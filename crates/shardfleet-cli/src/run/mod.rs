@@ -12,6 +12,7 @@ use shardfleet::{
     ProcessorError, RecordProcessor, ShardId, ShutdownReport, SubscriptionHandle,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::args::{AwsArgs, RunArgs};
 use crate::exit::Failure;
@@ -29,22 +30,34 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
         .map_err(|e| Failure::usage(format!("reading --config {path} failed: {e}")))?;
     let config = config::parse(&text)
         .map_err(|problems| Failure::usage(format!("{path} is not valid:\n  {}", problems.join("\n  "))))?;
-    if args.check {
-        result_line(&format!("{path} is valid\n{config:#?}"))?;
-        return Ok(());
-    }
     let aws_args = AwsArgs {
         endpoint_url: args.aws.endpoint_url.or_else(|| config.aws.endpoint_url.clone()),
         region: args.aws.region.or_else(|| config.aws.region.clone()),
         profile: args.aws.profile.or_else(|| config.aws.profile.clone()),
     };
     let settings = crate::aws::settings(&aws_args).await?;
+    let stream = stream_of(&config, &settings)?;
+    if args.check {
+        result_line(&format!("{path} is valid\n{config:#?}"))?;
+        return Ok(());
+    }
     // Listened for from the start, so that a stop while the worker opens releases its leases too.
     let mut signals = Signals::listen()?;
-    let worker = tokio::select! {
-        biased;
-        () = signals.next() => return Err(Failure::run("stopped before it was open")),
-        worker = start(&config, &settings) => worker?,
+    let output_closed = Arc::new(Notify::new());
+    let worker = {
+        let stop = stream.stop_handle();
+        let opening = start(&config, &stream, &output_closed);
+        tokio::pin!(opening);
+        tokio::select! {
+            biased;
+            worker = &mut opening => worker?,
+            () = signals.next() => {
+                say("stopping; it was not open yet");
+                stop.stop();
+                drop(opening.await);
+                return Err(Failure::run("stopped before it was open"));
+            }
+        }
     };
     say(&format!(
         "reading {} as {}; SIGTERM or Ctrl-C stops in order",
@@ -52,30 +65,44 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     ));
     tokio::select! {
         biased;
-        () = signals.next() => {}
+        () = signals.next() => say("stopping; another signal ends it at once"),
+        () = output_closed.notified() => say("standard output is closed; stopping"),
         report = worker.ended() => {
             print_report(&report);
             return Err(Failure::run("reading has ended; the last error above says why"));
         }
     }
-    say("stopping; another signal ends it at once");
     let report = tokio::select! {
         biased;
         report = worker.shutdown(config.shutdown_deadline) => report,
-        () = signals.next() => return Err(Failure::run("ended at once; the leases have to expire")),
+        () = signals.next_after_a_second() => return Err(Failure::run("ended at once; the leases have to expire")),
     };
     print_report(&report);
-    if report.in_time {
-        Ok(())
-    } else {
-        Err(Failure::run("not everything was done before shutdown_deadline"))
+    if !report.in_time {
+        return Err(Failure::run("not everything was done before shutdown_deadline"));
+    }
+    match report
+        .shards
+        .iter()
+        .filter(|shard| shard.failure.is_some())
+        .count()
+    {
+        0 => Ok(()),
+        failed => Err(Failure::run(format!(
+            "{failed} shards stood still because their handler failed; see above"
+        ))),
     }
 }
 
 fn print_report(report: &ShutdownReport) {
     for shard in &report.shards {
+        let failure = shard
+            .failure
+            .as_ref()
+            .map(|reason| format!("; it stood still: {reason}"))
+            .unwrap_or_default();
         say(&format!(
-            "{}: {:?} at {}",
+            "{}: {:?} at {}{failure}",
             shard.shard_id, shard.outcome, shard.checkpoint
         ));
     }
@@ -101,14 +128,26 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
+
+    /// The next one after a second: some programs pass a signal on to a process that has got it already.
+    async fn next_after_a_second(&mut self) {
+        let clock = SystemClock::new();
+        let quiet_until = clock.now() + Duration::from_secs(1);
+        loop {
+            self.next().await;
+            if clock.now() >= quiet_until {
+                return;
+            }
+        }
+    }
 }
 
-async fn start(config: &WorkerConfig, settings: &AwsSettings) -> Result<SubscriptionHandle, Failure> {
-    let store = lease_store(config, settings)?;
+/// The stream as the config describes it. Connects to nothing.
+fn stream_of(config: &WorkerConfig, settings: &AwsSettings) -> Result<KinesisStream, Failure> {
     let reading = &config.reading;
     let mut stream = KinesisStream::builder(config.stream.as_str(), AwsKinesis::new(settings))
         .application(config.application.as_str())
-        .shared_lease_store(store)
+        .shared_lease_store(lease_store(config, settings)?)
         .failover_time(config.leases.failover_time)
         .shard_sync_interval(config.leases.shard_sync_interval)
         .batch_size(reading.batch_size)
@@ -123,7 +162,14 @@ async fn start(config: &WorkerConfig, settings: &AwsSettings) -> Result<Subscrip
     if let Some(start_at) = &config.start_at {
         stream = stream.start_at(start_at.at(SystemClock::new().wall()));
     }
-    let stream = stream.build()?;
+    Ok(stream.build()?)
+}
+
+async fn start(
+    config: &WorkerConfig,
+    stream: &KinesisStream,
+    output_closed: &Arc<Notify>,
+) -> Result<SubscriptionHandle, Failure> {
     let policy = error_policy(config)?;
     let on_error = |error: &shardfleet::KinesisError| {
         if error.is_fatal() || matches!(error, shardfleet::KinesisError::ShardFailed { .. }) {
@@ -132,9 +178,11 @@ async fn start(config: &WorkerConfig, settings: &AwsSettings) -> Result<Subscrip
     };
     let handle = match config.handler.clone() {
         HandlerConfig::Stdout => {
-            stream
-                .process(|_: &ShardId| StdoutProcessor, policy, on_error)
-                .await?
+            let closed = Arc::clone(output_closed);
+            let factory = move |_: &ShardId| StdoutProcessor {
+                closed: Arc::clone(&closed),
+            };
+            stream.process(factory, policy, on_error).await?
         }
         HandlerConfig::Command { command, timeout } => {
             let command = Arc::new(command);
@@ -178,16 +226,23 @@ fn error_policy(config: &WorkerConfig) -> Result<ErrorPolicy, Failure> {
 }
 
 /// Prints each record as a JSON line.
-struct StdoutProcessor;
+struct StdoutProcessor {
+    /// Told when nobody reads the lines any more.
+    closed: Arc<Notify>,
+}
 
 #[async_trait]
 impl RecordProcessor for StdoutProcessor {
     async fn process_records(&mut self, input: ProcessRecordsInput<'_>) -> Result<(), ProcessorError> {
         for record in input.records {
             // A record counts as settled once it is printed, so a closed output must fail.
-            result_line(&crate::tail::record_json(record).to_string()).map_err(|e| {
-                ProcessorError::new(format!("standard output: {e}")).at(record.position.clone())
-            })?;
+            if let Err(error) = result_line(&crate::tail::record_json(record).to_string()) {
+                if error.kind() == std::io::ErrorKind::BrokenPipe {
+                    self.closed.notify_one();
+                }
+                let failure = ProcessorError::new(format!("standard output: {error}")).unrelated_to_records();
+                return Err(failure.settled_before(record.position.clone()));
+            }
         }
         Ok(())
     }

@@ -153,7 +153,7 @@ async fn a_refused_record_stops_the_shard_and_nothing_behind_it_is_settled() {
     assert_eq!(unique, names(0..7).into_iter().collect());
     assert!(worker.stderr().all().join("\n").contains("seven is bad"));
     let (code, _) = worker.terminate();
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1), "a shard stood still");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,4 +204,76 @@ async fn a_program_that_is_not_there_is_named() {
     let is_named = |lines: &[String]| lines.iter().any(|line| line.contains("no-such-program"));
     assert!(worker.stderr().wait(is_named), "{:?}", worker.stderr().all());
     assert!(Path::new(&run.world.path("worker.toml")).exists());
+}
+
+/// A worker over memory with this handler section, which gives up after two attempts and could set records aside.
+fn with_handler(run: &Run, handler: &str) -> Process {
+    let text = format!(
+        "stream = \"orders\"\nstart_at = \"horizon\"\n[lease_store]\ntype = \"memory\"\n[handler]\n{handler}\n\
+         [errors]\nattempts = 2\nthen = \"dead-letter\"\ndead_letter_file = \"dead.jsonl\"\n"
+    );
+    let config = run.world.write("worker.toml", &text);
+    Process::start(run.world.command().arg("run").arg("--config").arg(config))
+}
+
+fn stands_still(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.contains("stands still"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_cannot_work_at_all_sets_nothing_aside() {
+    let run = Run::new(5).await;
+    let worker = with_handler(&run, "command = [\"false\"]");
+    assert!(worker.stderr().wait(stands_still), "{:?}", worker.stderr().all());
+    let dead = std::fs::read_to_string(run.world.path("dead.jsonl")).expect("the file");
+    assert_eq!(dead, "");
+    let (code, _) = worker.terminate();
+    assert_eq!(code, Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_a_handler_started_is_gone_with_it() {
+    let run = Run::new(5).await;
+    let handler = "command = [\"sh\", \"-c\", \"sleep 777 & echo $! >> pids; wait\"]\ntimeout = \"300ms\"";
+    let worker = with_handler(&run, handler);
+    assert!(worker.stderr().wait(stands_still), "{:?}", worker.stderr().all());
+    let pids = std::fs::read_to_string(run.world.path("pids")).expect("the handler ran");
+    assert_eq!(pids.lines().count(), 2, "once for each attempt");
+    let is_alive = |pid: &str| {
+        // A process that has ended and that nobody has asked after yet is dead as well.
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| line.starts_with("State:") && !line.contains('Z'))
+    };
+    let until = deadline();
+    while pids.lines().any(is_alive) {
+        assert!(now() < until, "still there: {pids}");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_output_is_closed_ends() {
+    let run = Run::new(5).await;
+    let config = run.world.write(
+        "worker.toml",
+        "stream = \"orders\"\nstart_at = \"horizon\"\n[lease_store]\ntype = \"memory\"\n",
+    );
+    let mut child = run.world.command();
+    child
+        .arg("run")
+        .arg("--config")
+        .arg(config)
+        .stdout(std::process::Stdio::piped());
+    let mut child = child
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let until = deadline();
+    while child.try_wait().expect("wait").is_none() {
+        assert!(now() < until, "it goes on");
+        std::thread::yield_now();
+    }
 }

@@ -320,7 +320,8 @@ impl Handler {
                         return Outcome::Dropped;
                     }
                     // Which record it is must be known before one is set aside.
-                    if policy.dead_letters.is_some() && named.is_none() && left > 1 {
+                    if policy.dead_letters.is_some() && error.is_about_records && named.is_none() && left > 1
+                    {
                         one_by_one = true;
                     } else if self
                         .give_up_on(batch.epoch, &rest[0], &error, attempt, policy)
@@ -353,7 +354,7 @@ impl Handler {
         attempts: u32,
         policy: &ErrorPolicy,
     ) -> bool {
-        let Some(queue) = &policy.dead_letters else {
+        let Some(queue) = policy.dead_letters.as_ref().filter(|_| error.is_about_records) else {
             self.give_up(epoch, &record.position, error);
             return false;
         };

@@ -18,6 +18,7 @@ impl ShardTask {
             stream,
             shard_id,
             failures,
+            cause: self.last_failure.take().unwrap_or_default(),
         };
         self.answer_opener(Err(error.clone()));
         self.context.report(error).await;

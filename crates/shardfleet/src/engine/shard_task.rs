@@ -50,6 +50,8 @@ pub(crate) struct ShardTask {
     pub(super) status: watch::Sender<ShardStatus>,
     /// Whether the lease says all that was settled here.
     pub(super) checkpoint_is_current: bool,
+    /// The last failed read, in words.
+    pub(super) last_failure: Option<String>,
     /// What made the reader look whether the shard has ended.
     pub(super) unconfirmed: Option<KinesisApiError>,
 }
@@ -97,6 +99,7 @@ impl ShardTask {
             status,
             checkpoint_is_current: true,
             unconfirmed: None,
+            last_failure: None,
             context,
             shard_id,
             lease,
@@ -387,7 +390,8 @@ impl ShardTask {
         Ok(())
     }
 
-    async fn report_read(&self, source: KinesisApiError) {
+    async fn report_read(&mut self, source: KinesisApiError) {
+        self.last_failure = Some(source.to_string());
         let stream = self.context.settings.stream.clone();
         let (shard_id, attempt) = (self.shard_id.clone(), self.reader.failures());
         self.context

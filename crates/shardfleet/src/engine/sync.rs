@@ -262,6 +262,15 @@ impl SyncLoop {
             .list_shards(stream, filter)
             .await
             .map_err(KinesisError::Kinesis)?;
+        if let Some(KinesisPosition::Sequence(named, _)) = start
+            && self.is_first_pass
+            && !shards.iter().any(|shard| shard.shard_id == *named)
+        {
+            let reason = "start_at names this shard, and the stream has none of this id (any more)";
+            let subject = format!("{stream}/{named}");
+            let error = KinesisApiError::new(KinesisApiErrorKind::NotFound, "ListShards", subject, reason);
+            return Err(KinesisError::Kinesis(error));
+        }
         let leases: Vec<Lease> = leases.values().cloned().collect();
         let view = ShardSyncView {
             shards: &shards,
