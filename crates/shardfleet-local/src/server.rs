@@ -121,14 +121,21 @@ async fn handle(service: Arc<Service>, request: Request<Incoming>) -> Result<Res
         .unwrap_or("");
     let name = target.strip_prefix(TARGET_PREFIX);
     let Some(operation) = name.and_then(Operation::named) else {
-        let message = match name {
-            Some(name) => format!("{name} is not an operation of this service."),
-            None => "No operation: the header X-Amz-Target must be Kinesis_20131202.<operation>.".to_owned(),
+        let error = match name {
+            Some(name) => ApiError::new(
+                "UnknownOperationException",
+                format!("{name} is not an operation of this service."),
+            ),
+            // AWS looks for whom to ask about permission first, and finds nobody.
+            None => ApiError {
+                status: 403,
+                ..ApiError::new(
+                    "AccessDeniedException",
+                    "Unable to determine the operation: the header X-Amz-Target must be Kinesis_20131202.<operation>.",
+                )
+            },
         };
-        return Ok(error_response(
-            format,
-            &ApiError::new("UnknownOperationException", message),
-        ));
+        return Ok(error_response(format, &error));
     };
     execute(service, operation, format, &body).await
 }

@@ -456,6 +456,12 @@ pub(super) fn update_warm_throughput(
     input.finish()?;
     let stream = account.stream(which, now)?;
     stream.require_active()?;
+    if stream.meta.mode != StreamMode::OnDemand {
+        return Err(ApiError::validation(format!(
+            "Stream {} under account {ACCOUNT_ID} must be in ON_DEMAND capacity mode to have a warm throughput.",
+            stream.meta.name
+        )));
+    }
     stream.meta.warm_throughput = Some(mibps);
     stream.dirty = true;
     Ok(Answer::Value(map([

@@ -50,6 +50,10 @@ impl Client {
         }
     }
 
+    pub(crate) fn http(&self) -> &HttpClient<HttpConnector, Full<Bytes>> {
+        &self.http
+    }
+
     /// Sends a call; an error is a connection that was cut.
     pub(crate) async fn send(
         &self,

@@ -204,13 +204,14 @@ async fn modes_encryption_monitoring_and_sizes() {
     c.ok("PutRecord", big).await;
     let huge = json!({"StreamName": "s", "Data": base64(vec![1; (10 << 20) - 1]), "PartitionKey": "k"});
     c.ok("PutRecord", huge).await;
-    let warm = c
-        .ok(
-            "UpdateStreamWarmThroughput",
-            json!({"StreamName": "s", "WarmThroughputMiBps": 9}),
-        )
+    let warm = json!({"StreamName": "s", "WarmThroughputMiBps": 9});
+    c.err("UpdateStreamWarmThroughput", warm.clone(), "ValidationException")
         .await;
-    assert_eq!(warm["WarmThroughput"]["TargetMiBps"], 9);
+    let on_demand = json!({"StreamARN": arn, "StreamModeDetails": {"StreamMode": "ON_DEMAND"}});
+    c.ok("UpdateStreamMode", on_demand).await;
+    c.wait_for("s", "ACTIVE").await;
+    let answer = c.ok("UpdateStreamWarmThroughput", warm).await;
+    assert_eq!(answer["WarmThroughput"]["TargetMiBps"], 9);
 }
 
 #[tokio::test]

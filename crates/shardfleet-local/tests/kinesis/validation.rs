@@ -103,6 +103,12 @@ async fn requests_that_are_refused() {
     let c = &k.client;
     let message = c.err("UnheardOf", json!({}), "UnknownOperationException").await;
     assert!(message.contains("UnheardOf"), "{message}");
+    let untargeted = hyper::Request::post(k.service.endpoint())
+        .body(http_body_util::Full::new(bytes::Bytes::new()))
+        .unwrap();
+    let untargeted = c.http().request(untargeted).await.unwrap();
+    assert_eq!(untargeted.status(), 403);
+    assert_eq!(untargeted.headers()["x-amzn-errortype"], "AccessDeniedException");
     let broken = c.send("ListStreams", crate::client::JSON, "{").await.unwrap();
     assert_eq!(broken.status(), 400);
     c.err("ListStreams", json!([]), "SerializationException").await;
