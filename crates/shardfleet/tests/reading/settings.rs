@@ -10,7 +10,7 @@ use crate::support::{World, quick, settings_of};
 async fn every_problem_is_named_at_once() {
     let world = World::new(1).await;
     let builder = KinesisStream::builder("a stream", world.api().await)
-        .application("x")
+        .application("an application")
         .worker_id(" ")
         .batch_size(10_001)
         .poll_interval(Duration::ZERO)
