@@ -4,7 +4,6 @@
 //! store must give the same answers, which the [`conformance`] suite checks on any implementation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use shardfleet_core::ids::{LeaseKey, WorkerId};
@@ -157,10 +156,5 @@ impl StoreError {
     /// Whether a failed write surely did not happen.
     pub fn has_no_side_effects(&self) -> bool {
         self.has_no_side_effects
-    }
-
-    /// How long the store asks to wait before the next try, where it says so.
-    pub fn retry_after(&self) -> Option<Duration> {
-        None
     }
 }
