@@ -7,8 +7,10 @@
 
 pub mod assignment;
 pub mod cleanup;
+pub mod fleet;
 pub mod fleet_audit;
 pub mod hash_range;
+pub mod holding;
 pub mod ids;
 pub mod kpl;
 pub mod leader;

@@ -1,0 +1,561 @@
+//! What a worker knows of its fleet from looking at the table, and what follows from it.
+//!
+//! An accumulator with planners. Every worker feeds each of its scans to [`FleetWatch::observe`], which keeps the clocks: since when a lease's counter stands
+//! still, nobody holds it, or a handoff is under way, and who held it before. So whoever becomes leader knows at once what is expired. From the same
+//! [`FleetSnapshot`] four plans can be made:
+//!
+//! * [`FleetWatch::plan_assignment`], the leader's: who is to hold what (`assignment`);
+//! * [`FleetWatch::plan_takeover`], any worker's: what it may take although no leader said so;
+//! * [`FleetWatch::plan_departure`], of a worker that stops: to whom it hands each of its leases;
+//! * [`FleetWatch::duty`]: how closely this worker is to watch the others.
+//!
+//! It never looks at a wall clock but to compare the times in workers' metrics, and writes nothing itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::assignment::{
+    self, AssignmentPlan, AssignmentPolicy, AssignmentReport, BalanceVerdict, FleetView, MoveKind,
+    ObservedLease, RecentMove, Standing, WorkerView,
+};
+use crate::ids::{LeaseKey, WorkerId};
+use crate::leader::LockRow;
+use crate::lease::{Lease, LeaseClock, LeaseWrite};
+use crate::shard_sync::blocking_parent;
+use crate::time::{Moment, Timestamp};
+use crate::worker_metrics::WorkerMetricStats;
+
+/// How many workers besides the leader watch the leases closely, so that a leader's death is noticed as soon as any other worker's.
+pub const DEPUTIES: usize = 2;
+
+/// In how many runs after a worker has joined leases may be moved in each run, at most.
+const SETTLING_RUNS: u32 = 12;
+
+/// What one scan of the table found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FleetSnapshot {
+    /// Every lease that could be read.
+    pub leases: BTreeMap<LeaseKey, Lease>,
+    /// The workers' metrics.
+    pub workers: Vec<WorkerMetricStats>,
+    /// The leader's lock, as far as a scan shows it: it may lag behind.
+    pub leader_lock: Option<LockRow>,
+}
+
+/// The settings of a fleet; the same for all of its workers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetPolicy {
+    /// `failoverTimeMillis`: a lease that was not written for longer is expired. Default 10 s.
+    pub failover_time: Duration,
+    /// `gracefulLeaseHandoffTimeoutMillis`: how long a holder may take to hand a lease over. Default 30 s; on top of it the leader waits for the failover time.
+    pub handoff_timeout: Duration,
+    /// `isGracefulLeaseHandoffEnabled`: whether live leases are moved by asking their holders. Without it they are not moved at all. Default true.
+    pub handoff_enabled: bool,
+    /// How long the leader has to give out a lease that nobody holds before others take it. Default 1.8 s.
+    pub takeover_grace: Duration,
+    /// How often leases may be moved between live workers (`varianceBalancingFrequency` times `leaseAssignmentIntervalMillis` of the Java KCL). Default 60 s.
+    pub balance_interval: Duration,
+    /// How leases are shared out.
+    pub assignment: AssignmentPolicy,
+}
+
+impl Default for FleetPolicy {
+    fn default() -> Self {
+        Self {
+            failover_time: Duration::from_secs(10),
+            handoff_timeout: Duration::from_secs(30),
+            handoff_enabled: true,
+            takeover_grace: Duration::from_millis(1800),
+            balance_interval: Duration::from_mins(1),
+            assignment: AssignmentPolicy::default(),
+        }
+    }
+}
+
+/// How closely a worker is to watch the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// It leads, and sees everything.
+    Leader,
+    /// It keeps clocks of all leases, in case the leader dies.
+    Deputy,
+    /// It looks for its own leases, and at the rest now and then.
+    Follower,
+}
+
+/// Why a worker takes a lease by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeReason {
+    /// Nobody holds it.
+    Unowned,
+    /// Its holder has not renewed it.
+    Expired,
+    /// It is under this worker's own name, and nothing in this process reads it.
+    OwnName,
+}
+
+/// A lease to take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Take {
+    /// Which.
+    pub lease_key: LeaseKey,
+    /// The write that takes it, unless somebody else writes the row first.
+    pub write: LeaseWrite,
+    /// Why.
+    pub reason: TakeReason,
+}
+
+/// A lease that a stopping worker hands over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Departure {
+    /// Which.
+    pub lease_key: LeaseKey,
+    /// To whom.
+    pub to: WorkerId,
+}
+
+/// What a worker has seen of its fleet.
+#[derive(Clone, Debug)]
+pub struct FleetWatch {
+    me: WorkerId,
+    policy: FleetPolicy,
+    clock: LeaseClock,
+    /// Since when nobody holds a lease that could be read.
+    free_since: BTreeMap<LeaseKey, Moment>,
+    /// The pair of owners of a handoff under way, and since when.
+    handoffs: BTreeMap<LeaseKey, ((Option<WorkerId>, WorkerId), Moment)>,
+    holders: BTreeMap<LeaseKey, Holder>,
+    /// Active workers other than this one, as of the last scan.
+    roster: BTreeSet<WorkerId>,
+    has_seen_roster: bool,
+    last_balance: Option<Moment>,
+    settling: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Holder {
+    now: Option<WorkerId>,
+    /// Who held it before, whether that one was alive, and when the change was seen.
+    moved: Option<(Option<WorkerId>, bool, Moment)>,
+}
+
+impl FleetWatch {
+    /// A watch that has seen nothing.
+    pub fn new(me: WorkerId, policy: FleetPolicy) -> Self {
+        Self {
+            me,
+            policy,
+            clock: LeaseClock::default(),
+            free_since: BTreeMap::new(),
+            handoffs: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            roster: BTreeSet::new(),
+            has_seen_roster: false,
+            last_balance: None,
+            settling: 0,
+        }
+    }
+
+    /// Notes a scan that was made at `now`.
+    pub fn observe(&mut self, now: Moment, wall: Timestamp, snapshot: &FleetSnapshot) {
+        let leases = &snapshot.leases;
+        for lease in leases.values() {
+            let was_expired = self.is_expired(now, lease);
+            self.note_holder(now, lease, was_expired);
+            self.note_handoff(now, lease);
+            let is_free = lease.actual_owner().is_none()
+                && !lease.is_finished()
+                && blocking_parent(lease, leases).is_none();
+            if is_free {
+                self.free_since.entry(lease.lease_key.clone()).or_insert(now);
+            } else {
+                self.free_since.remove(&lease.lease_key);
+            }
+        }
+        self.clock.observe(now, leases.values());
+        self.clock.retain(|key| leases.contains_key(key));
+        self.free_since.retain(|key, _| leases.contains_key(key));
+        self.handoffs.retain(|key, _| leases.contains_key(key));
+        self.holders.retain(|key, _| leases.contains_key(key));
+        self.note_roster(wall, snapshot);
+    }
+
+    /// Notes a row that this worker wrote or read by itself at `now`.
+    pub fn observe_one(&mut self, now: Moment, lease: &Lease) {
+        let was_expired = self.is_expired(now, lease);
+        self.note_holder(now, lease, was_expired);
+        self.note_handoff(now, lease);
+        if lease.actual_owner().is_some() {
+            self.free_since.remove(&lease.lease_key);
+        }
+        self.clock.observe(now, [lease]);
+    }
+
+    fn note_holder(&mut self, now: Moment, lease: &Lease, was_expired: bool) {
+        let holder = lease.actual_owner();
+        match self.holders.get_mut(&lease.lease_key) {
+            None => {
+                let holder = Holder {
+                    now: holder.cloned(),
+                    moved: None,
+                };
+                self.holders.insert(lease.lease_key.clone(), holder);
+            }
+            Some(known) if known.now.as_ref() != holder => {
+                let from = std::mem::replace(&mut known.now, holder.cloned());
+                let by_handoff = from.is_some() && !was_expired;
+                known.moved = Some((from, by_handoff, now));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn note_handoff(&mut self, now: Moment, lease: &Lease) {
+        let Some(from) = &lease.checkpoint_owner else {
+            self.handoffs.remove(&lease.lease_key);
+            return;
+        };
+        let pair = (lease.owner.clone(), from.clone());
+        match self.handoffs.get(&lease.lease_key) {
+            Some((known, _)) if *known == pair => {}
+            _ => {
+                self.handoffs.insert(lease.lease_key.clone(), (pair, now));
+            }
+        }
+    }
+
+    fn note_roster(&mut self, wall: Timestamp, snapshot: &FleetSnapshot) {
+        let active: BTreeSet<WorkerId> = self
+            .views(wall, snapshot)
+            .into_iter()
+            .filter(|view| view.standing == Standing::Active && view.worker_id != self.me)
+            .map(|view| view.worker_id)
+            .collect();
+        let has_new = active.difference(&self.roster).next().is_some();
+        if has_new && self.has_seen_roster {
+            self.settling = SETTLING_RUNS;
+        }
+        self.roster = active;
+        self.has_seen_roster = true;
+    }
+
+    fn is_expired(&self, now: Moment, lease: &Lease) -> bool {
+        self.clock.is_expired(now, lease, self.policy.failover_time)
+    }
+
+    /// When the first lease that another worker holds expires, unless it is renewed. A look right then tells.
+    pub fn next_expiry(&self, snapshot: &FleetSnapshot) -> Option<Moment> {
+        let others = snapshot.leases.values().filter(|lease| {
+            !lease.is_finished() && lease.actual_owner().is_some_and(|owner| *owner != self.me)
+        });
+        others
+            .filter_map(|lease| self.clock.expires_at(lease, self.policy.failover_time))
+            .map(|at| at + Duration::from_millis(1))
+            .min()
+    }
+
+    /// When the first lease that nobody holds may be taken without the leader.
+    pub fn next_free(&self) -> Option<Moment> {
+        let since = self.free_since.values().min()?;
+        Some(*since + self.policy.takeover_grace)
+    }
+
+    /// Since when the counter of a lease that another worker holds has stood still for longer than the failover time.
+    pub fn expired_since(&self, now: Moment, lease: &Lease) -> Option<Moment> {
+        let at = self.clock.expires_at(lease, self.policy.failover_time)?;
+        (now > at).then_some(at)
+    }
+
+    /// The other workers that were active in the last scan.
+    pub fn roster(&self) -> &BTreeSet<WorkerId> {
+        &self.roster
+    }
+
+    /// How closely to watch, given who leads.
+    pub fn duty(&self, leader: Option<&WorkerId>) -> Duty {
+        if leader == Some(&self.me) {
+            return Duty::Leader;
+        }
+        let before_me = self
+            .roster
+            .iter()
+            .filter(|worker| Some(*worker) != leader && **worker < self.me)
+            .count();
+        if before_me < DEPUTIES {
+            Duty::Deputy
+        } else {
+            Duty::Follower
+        }
+    }
+
+    fn views(&self, wall: Timestamp, snapshot: &FleetSnapshot) -> Vec<WorkerView> {
+        snapshot
+            .workers
+            .iter()
+            .filter_map(|stats| WorkerView::from_stats(stats, wall, &self.policy.assignment))
+            .collect()
+    }
+
+    /// The workers' views with this one among the active ones, whatever a scan that lags behind shows.
+    fn views_with_me(&self, wall: Timestamp, snapshot: &FleetSnapshot) -> Vec<WorkerView> {
+        let mut views = self.views(wall, snapshot);
+        match views.iter_mut().find(|view| view.worker_id == self.me) {
+            Some(view) => {
+                if view.standing == Standing::Expired {
+                    view.standing = Standing::Active;
+                }
+            }
+            None => views.push(WorkerView::without_metrics(&self.me)),
+        }
+        views
+    }
+
+    fn observed<'a>(&self, now: Moment, lease: &'a Lease) -> ObservedLease<'a> {
+        let patience = self.policy.handoff_timeout + self.policy.failover_time;
+        let handoff_overdue = self
+            .handoffs
+            .get(&lease.lease_key)
+            .is_some_and(|(_, since)| now.since(*since) > patience);
+        let moved = self.holders.get(&lease.lease_key).and_then(|holder| {
+            let (from, by_handoff, at) = holder.moved.clone()?;
+            Some(RecentMove {
+                from,
+                by_handoff,
+                age: now.since(at),
+            })
+        });
+        ObservedLease {
+            lease,
+            expired: self.is_expired(now, lease),
+            handoff_overdue,
+            moved,
+        }
+    }
+
+    /// The leases that an assignment is about: those that wait for their parents are nobody's yet.
+    fn assignable<'a>(&self, now: Moment, snapshot: &'a FleetSnapshot) -> Vec<ObservedLease<'a>> {
+        snapshot
+            .leases
+            .values()
+            .filter(|lease| {
+                lease.actual_owner().is_some()
+                    || lease.is_finished()
+                    || blocking_parent(lease, &snapshot.leases).is_none()
+            })
+            .map(|lease| self.observed(now, lease))
+            .collect()
+    }
+
+    /// Plans who is to hold what, for the leader. Leases are moved between live workers on the first run, every [`FleetPolicy::balance_interval`], and in
+    /// the runs after a worker joined until the fleet is even.
+    pub fn plan_assignment(
+        &mut self,
+        now: Moment,
+        wall: Timestamp,
+        snapshot: &FleetSnapshot,
+    ) -> (AssignmentPlan, AssignmentReport) {
+        let is_due = self
+            .last_balance
+            .is_none_or(|at| now.since(at) >= self.policy.balance_interval);
+        let balance = self.policy.handoff_enabled && (is_due || self.settling > 0);
+        let leases = self.assignable(now, snapshot);
+        let workers = self.views_with_me(wall, snapshot);
+        let view = FleetView {
+            leases: &leases,
+            workers: &workers,
+            balance,
+        };
+        let (plan, report) = assignment::plan(&view, &self.policy.assignment);
+        if balance {
+            self.last_balance = Some(now);
+            self.settling = self.settling.saturating_sub(1);
+            let is_quiet = snapshot
+                .leases
+                .values()
+                .all(|lease| lease.checkpoint_owner.is_none());
+            let is_even = matches!(
+                report.balance,
+                BalanceVerdict::Even | BalanceVerdict::Uneven { handoffs: 0 }
+            );
+            if is_even && is_quiet && plan.moves.is_empty() {
+                self.settling = 0;
+            }
+        }
+        (plan, report)
+    }
+
+    /// This worker begins to lead: its first run balances.
+    pub fn on_leading(&mut self) {
+        self.last_balance = None;
+    }
+
+    /// Which leases this worker takes without being told to. `held` are those that it reads already, `resting` those that it gave up and leaves alone for now;
+    /// `leader` is who leads, as far as this worker knows. With `at_start` what nobody holds is shared out at once among the workers that are there; else the leader goes first.
+    ///
+    /// The share that each worker takes is what the assignment planner would give it, so several that act at once seldom ask for the same lease; and what its taker
+    /// should have taken and did not is taken by whoever sees it a grace later.
+    pub fn plan_takeover(
+        &self,
+        now: Moment,
+        wall: Timestamp,
+        snapshot: &FleetSnapshot,
+        question: &TakeoverQuestion<'_>,
+    ) -> Vec<Take> {
+        let is_open_to_me = |lease: &Lease| {
+            !lease.is_finished()
+                && !(question.excluded)(&lease.lease_key)
+                && blocking_parent(lease, &snapshot.leases).is_none()
+        };
+        let mut takes: BTreeMap<LeaseKey, Take> = BTreeMap::new();
+        let mut candidates: BTreeMap<&LeaseKey, (TakeReason, Duration)> = BTreeMap::new();
+        for lease in snapshot.leases.values().filter(|lease| is_open_to_me(lease)) {
+            if lease.checkpoint_owner.is_none() && lease.owner.as_ref() == Some(&self.me) {
+                takes.insert(lease.lease_key.clone(), self.take(lease, TakeReason::OwnName));
+                continue;
+            }
+            if let Some(overdue) = self.overdue(now, lease, question) {
+                candidates.insert(&lease.lease_key, overdue);
+            }
+        }
+        if !candidates.is_empty() {
+            let leases = self.assignable(now, snapshot);
+            let mut workers = self.views_with_me(wall, snapshot);
+            for view in &mut workers {
+                // It holds leases that it let expire, so it takes none; others do.
+                let is_dead = |observed: &ObservedLease<'_>| {
+                    observed.expired
+                        && !observed.lease.is_finished()
+                        && observed.lease.actual_owner() == Some(&view.worker_id)
+                };
+                if view.worker_id != self.me && leases.iter().any(is_dead) {
+                    view.standing = Standing::Expired;
+                }
+            }
+            let view = FleetView {
+                leases: &leases,
+                workers: &workers,
+                balance: false,
+            };
+            let (plan, _) = assignment::plan(&view, &self.policy.assignment);
+            let mut room = self.room(snapshot).saturating_sub(takes.len());
+            let is_mine: BTreeSet<&LeaseKey> = plan
+                .moves
+                .iter()
+                .filter(|planned| planned.to == self.me)
+                .filter(|planned| matches!(planned.kind, MoveKind::Give | MoveKind::TakeOver))
+                .map(|planned| &planned.lease_key)
+                .collect();
+            for (key, (reason, late)) in candidates {
+                let is_neglected = late > self.policy.takeover_grace;
+                if room > 0
+                    && (is_mine.contains(key) || is_neglected)
+                    && let Some(lease) = snapshot.leases.get(key)
+                {
+                    room -= 1;
+                    takes.insert(key.clone(), self.take(lease, reason));
+                }
+            }
+        }
+        takes.into_values().collect()
+    }
+
+    /// Whether a lease may be taken without the leader, why, and for how long that has been so.
+    fn overdue(
+        &self,
+        now: Moment,
+        lease: &Lease,
+        question: &TakeoverQuestion<'_>,
+    ) -> Option<(TakeReason, Duration)> {
+        let grace = self.policy.takeover_grace;
+        let late = |since: Moment, grace: Duration| now.since(since).checked_sub(grace);
+        match lease.actual_owner() {
+            None => {
+                let since = self.free_since.get(&lease.lease_key).copied().unwrap_or(now);
+                let grace = if question.at_start { Duration::ZERO } else { grace };
+                Some((TakeReason::Unowned, late(since, grace)?))
+            }
+            Some(owner) => {
+                let since = self.expired_since(now, lease)?;
+                // A leader that lets its own leases expire gives out nothing.
+                let grace = match question.leader {
+                    Some(leader) if leader != owner => grace,
+                    _ => Duration::ZERO,
+                };
+                Some((TakeReason::Expired, late(since, grace)?))
+            }
+        }
+    }
+
+    /// How many leases this worker may hold on top of those that the table shows under its name.
+    fn room(&self, snapshot: &FleetSnapshot) -> usize {
+        let mine = |lease: &&Lease| !lease.is_finished() && lease.owner.as_ref() == Some(&self.me);
+        let held = snapshot.leases.values().filter(mine).count();
+        self.policy.assignment.max_leases_for_worker.saturating_sub(held)
+    }
+
+    fn take(&self, lease: &Lease, reason: TakeReason) -> Take {
+        Take {
+            lease_key: lease.lease_key.clone(),
+            write: LeaseWrite::take(lease, &self.me),
+            reason,
+        }
+    }
+
+    /// To whom this worker hands its leases when it stops. Leases for which nobody has room are missing: they are released, and the fleet gives them out
+    /// when it can.
+    pub fn plan_departure(&self, now: Moment, wall: Timestamp, snapshot: &FleetSnapshot) -> Vec<Departure> {
+        let is_mine = |lease: &Lease| lease.actual_owner() == Some(&self.me);
+        let rows: Vec<Lease> = snapshot
+            .leases
+            .values()
+            .filter(|lease| !lease.is_finished())
+            .map(|lease| {
+                if is_mine(lease) && lease.checkpoint_owner.is_none() {
+                    Lease {
+                        owner: None,
+                        ..lease.clone()
+                    }
+                } else {
+                    lease.clone()
+                }
+            })
+            .collect();
+        let leases: Vec<ObservedLease<'_>> = rows
+            .iter()
+            .filter(|lease| {
+                lease.actual_owner().is_some() || snapshot.leases.get(&lease.lease_key).is_some_and(is_mine)
+            })
+            .map(|lease| self.observed(now, lease))
+            .collect();
+        let mut workers = self.views(wall, snapshot);
+        workers.retain(|view| view.worker_id != self.me);
+        let view = FleetView {
+            leases: &leases,
+            workers: &workers,
+            balance: false,
+        };
+        let (plan, _) = assignment::plan(&view, &self.policy.assignment);
+        plan.moves
+            .into_iter()
+            .filter(|planned| planned.kind == MoveKind::Give)
+            .filter(|planned| snapshot.leases.get(&planned.lease_key).is_some_and(is_mine))
+            .map(|planned| Departure {
+                lease_key: planned.lease_key,
+                to: planned.to,
+            })
+            .collect()
+    }
+}
+
+/// What [`FleetWatch::plan_takeover`] must know besides the table.
+pub struct TakeoverQuestion<'a> {
+    /// Leases that are not to be taken: read already, or given up for a while.
+    pub excluded: &'a dyn Fn(&LeaseKey) -> bool,
+    /// Who leads, as far as this worker knows.
+    pub leader: Option<&'a WorkerId>,
+    /// The worker is starting, and shares out at once what nobody holds.
+    pub at_start: bool,
+}
+
+#[cfg(test)]
+mod tests;

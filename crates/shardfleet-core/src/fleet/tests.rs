@@ -1,0 +1,288 @@
+use super::*;
+use crate::sequence::ExtendedSequenceNumber;
+
+fn second(s: u64) -> Moment {
+    Moment::new(Duration::from_secs(s))
+}
+
+fn wall(s: u64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + s * 1000)
+}
+
+fn lease(shard: u32, owner: Option<&str>, counter: u64) -> Lease {
+    let id = format!("shardId-{shard:012}");
+    Lease {
+        owner: owner.map(WorkerId::from),
+        counter,
+        throughput_kbps: Some(100.0),
+        ..Lease::new(id.as_str(), ExtendedSequenceNumber::TrimHorizon)
+    }
+}
+
+fn snapshot(leases: impl IntoIterator<Item = Lease>, workers: &[&str], at: u64) -> FleetSnapshot {
+    FleetSnapshot {
+        leases: leases
+            .into_iter()
+            .map(|lease| (lease.lease_key.clone(), lease))
+            .collect(),
+        workers: workers
+            .iter()
+            .map(|id| WorkerMetricStats::new(WorkerId::from(*id), wall(at)))
+            .collect(),
+        leader_lock: None,
+    }
+}
+
+fn watch(me: &str) -> FleetWatch {
+    FleetWatch::new(me.into(), FleetPolicy::default())
+}
+
+fn question<'a>(leader: Option<&'a WorkerId>, at_start: bool) -> TakeoverQuestion<'a> {
+    TakeoverQuestion {
+        excluded: &|_| false,
+        leader,
+        at_start,
+    }
+}
+
+fn taken(takes: &[Take]) -> Vec<u64> {
+    takes
+        .iter()
+        .filter_map(|take| take.lease_key.shard_id().number())
+        .collect()
+}
+
+#[test]
+fn workers_that_start_together_share_out_what_nobody_holds() {
+    let fleet = snapshot((0..9).map(|n| lease(n, None, 0)), &["a", "b", "c"], 0);
+    let mut all = Vec::new();
+    for me in ["a", "b", "c"] {
+        let mut watch = watch(me);
+        watch.observe(second(1), wall(0), &fleet);
+        let takes = watch.plan_takeover(second(1), wall(0), &fleet, &question(None, true));
+        assert_eq!(takes.len(), 3, "{me}");
+        all.extend(taken(&takes));
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..9).collect::<Vec<_>>(), "each by one of them");
+
+    // A worker whose own row the scan does not show yet counts itself.
+    let mut watch = watch("d");
+    watch.observe(second(1), wall(0), &fleet);
+    let takes = watch.plan_takeover(second(1), wall(0), &fleet, &question(None, true));
+    assert!((1..=3).contains(&takes.len()), "{takes:?}");
+}
+
+#[test]
+fn the_leader_goes_first_and_is_not_waited_for_longer_than_the_grace() {
+    let leader = WorkerId::from("b");
+    let fleet = snapshot([lease(0, None, 0), lease(1, Some("b"), 7)], &["a", "b"], 0);
+    let mut watch = watch("a");
+    watch.observe(second(10), wall(0), &fleet);
+    let ask =
+        |watch: &FleetWatch, at| watch.plan_takeover(at, wall(0), &fleet, &question(Some(&leader), false));
+    assert_eq!(taken(&ask(&watch, second(11))), []);
+    assert_eq!(watch.next_free(), Some(second(10) + Duration::from_millis(1800)));
+    assert_eq!(taken(&ask(&watch, second(12))), [0]);
+}
+
+#[test]
+fn a_dead_leaders_leases_are_taken_at_once_and_others_after_the_grace() {
+    let leader = WorkerId::from("z");
+    let rows = [
+        lease(0, Some("z"), 7),
+        lease(1, Some("y"), 7),
+        lease(2, Some("a"), 1),
+    ];
+    let fleet = snapshot(rows.clone(), &["a", "y", "z"], 0);
+    let mut watch = watch("a");
+    watch.observe(second(100), wall(0), &fleet);
+    assert_eq!(
+        watch.next_expiry(&fleet),
+        Some(second(110) + Duration::from_millis(1))
+    );
+    let later = snapshot(
+        [rows[0].clone(), rows[1].clone(), lease(2, Some("a"), 5)],
+        &["a", "y", "z"],
+        0,
+    );
+    watch.observe(second(110) + Duration::from_millis(1), wall(10), &later);
+    let excluded = |key: &LeaseKey| key.shard_id().number() == Some(2);
+    let ask = |at| {
+        let question = TakeoverQuestion {
+            excluded: &excluded,
+            leader: Some(&leader),
+            at_start: false,
+        };
+        taken(&watch.plan_takeover(at, wall(10), &later, &question))
+    };
+    assert_eq!(ask(second(110)), []);
+    assert_eq!(ask(second(110) + Duration::from_millis(1)), [0]);
+    assert_eq!(ask(second(112)), [0, 1]);
+}
+
+#[test]
+fn leases_under_the_own_name_are_taken_back_but_not_those_in_handoff_or_held() {
+    let mut in_handoff = lease(1, Some("a"), 3);
+    in_handoff.checkpoint_owner = Some("b".into());
+    let fleet = snapshot(
+        [lease(0, Some("a"), 3), in_handoff, lease(2, Some("a"), 4)],
+        &["a", "b"],
+        0,
+    );
+    let mut watch = watch("a");
+    watch.observe(second(1), wall(0), &fleet);
+    let excluded = |key: &LeaseKey| key.shard_id().number() == Some(2);
+    let question = TakeoverQuestion {
+        excluded: &excluded,
+        leader: None,
+        at_start: false,
+    };
+    let takes = watch.plan_takeover(second(1), wall(0), &fleet, &question);
+    assert_eq!(taken(&takes), [0]);
+    assert_eq!(takes[0].reason, TakeReason::OwnName);
+}
+
+#[test]
+fn a_shard_that_waits_for_its_parent_is_nobodys() {
+    let mut child = lease(2, None, 0);
+    child.parent_shard_ids = vec!["shardId-000000000000".into()];
+    let fleet = snapshot([lease(0, Some("b"), 3), child.clone()], &["a", "b"], 0);
+    let mut watch = watch("a");
+    watch.observe(second(1), wall(0), &fleet);
+    assert!(
+        watch
+            .plan_takeover(second(9), wall(0), &fleet, &question(None, true))
+            .is_empty()
+    );
+    let (plan, _) = watch.plan_assignment(second(1), wall(0), &fleet);
+    assert!(plan.moves.is_empty(), "{plan:?}");
+
+    let mut ended = lease(0, None, 4);
+    ended.checkpoint = ExtendedSequenceNumber::ShardEnd;
+    let fleet = snapshot([ended, child], &["a", "b"], 0);
+    watch.observe(second(20), wall(0), &fleet);
+    let (plan, _) = watch.plan_assignment(second(20), wall(0), &fleet);
+    assert_eq!(plan.moves.len(), 1, "its parent was read to the end");
+    let excluded = |_: &LeaseKey| true;
+    let nothing = TakeoverQuestion {
+        excluded: &excluded,
+        leader: None,
+        at_start: true,
+    };
+    assert!(
+        watch
+            .plan_takeover(second(30), wall(0), &fleet, &nothing)
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_full_worker_takes_nothing_more() {
+    let mut policy = FleetPolicy::default();
+    policy.assignment.max_leases_for_worker = 2;
+    let mut watch = FleetWatch::new("a".into(), policy);
+    let fleet = snapshot(
+        [
+            lease(0, Some("a"), 3),
+            lease(1, None, 0),
+            lease(2, None, 0),
+            lease(3, None, 0),
+        ],
+        &["a"],
+        0,
+    );
+    watch.observe(second(1), wall(0), &fleet);
+    let held = |key: &LeaseKey| key.shard_id().number() == Some(0);
+    for at in [1, 60] {
+        let question = TakeoverQuestion {
+            excluded: &held,
+            leader: None,
+            at_start: false,
+        };
+        assert!(watch.plan_takeover(second(at), wall(0), &fleet, &question).len() <= 1);
+    }
+}
+
+#[test]
+fn a_stopping_worker_hands_its_leases_to_those_with_room() {
+    let rows = [
+        lease(0, Some("a"), 1),
+        lease(1, Some("a"), 1),
+        lease(2, Some("b"), 1),
+        lease(3, Some("c"), 1),
+    ];
+    let fleet = snapshot(rows, &["a", "b", "c"], 0);
+    let mut watch = watch("a");
+    watch.observe(second(1), wall(0), &fleet);
+    let departures = watch.plan_departure(second(1), wall(0), &fleet);
+    let to: Vec<&str> = departures.iter().map(|d| d.to.as_str()).collect();
+    assert_eq!(to, ["b", "c"]);
+    // Alone, or among the dead only, it has nobody to hand them to.
+    let dead = snapshot([lease(0, Some("a"), 1)], &["a", "b"], 0);
+    assert!(watch.plan_departure(second(1), wall(3600), &dead).is_empty());
+}
+
+#[test]
+fn leases_move_on_the_first_run_then_at_intervals_and_after_a_join() {
+    let alone = |at| snapshot((0..4).map(|n| lease(n, Some("a"), at)), &["a"], at);
+    let joined = |at| snapshot((0..4).map(|n| lease(n, Some("a"), at)), &["a", "b"], at);
+    let mut watch = watch("a");
+    watch.on_leading();
+    let mut run = |at: u64, fleet: &FleetSnapshot| {
+        watch.observe(second(at), wall(at), fleet);
+        watch.plan_assignment(second(at), wall(at), fleet).1.balance
+    };
+    assert_eq!(run(1, &alone(1)), BalanceVerdict::Even);
+    assert_eq!(run(3, &alone(3)), BalanceVerdict::NotDue);
+    let after_join = run(5, &joined(5));
+    assert!(
+        matches!(after_join, BalanceVerdict::Uneven { handoffs: 1.. }),
+        "{after_join:?}"
+    );
+    assert_ne!(
+        run(8, &joined(8)),
+        BalanceVerdict::NotDue,
+        "until the fleet is even"
+    );
+    assert_ne!(run(65, &joined(65)), BalanceVerdict::NotDue);
+}
+
+#[test]
+fn an_overdue_handoff_is_forced_by_the_pair_of_owners_it_began_with() {
+    let in_handoff = |to: &str, counter| {
+        let mut lease = lease(0, Some(to), counter);
+        lease.checkpoint_owner = Some("b".into());
+        snapshot([lease], &["a", "b", "c"], 0)
+    };
+    let mut watch = watch("a");
+    let mut moves = |at: u64, to: &str| {
+        let fleet = in_handoff(to, at);
+        watch.observe(second(at), wall(0), &fleet);
+        let (plan, _) = watch.plan_assignment(second(at), wall(0), &fleet);
+        plan.moves
+            .iter()
+            .map(|m| (m.kind, m.to.as_str().to_owned()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(moves(1, "c"), []);
+    assert_eq!(moves(30, "c"), []);
+    assert_eq!(moves(42, "c"), [(MoveKind::ForceHandoff, "c".to_owned())]);
+    assert_eq!(moves(43, "a"), [], "another handoff has its own time");
+}
+
+#[test]
+fn two_workers_besides_the_leader_watch_closely() {
+    let fleet = snapshot([], &["a", "b", "c", "d", "e"], 0);
+    let leader = WorkerId::from("b");
+    let duty = |me: &str| {
+        let mut watch = watch(me);
+        watch.observe(second(1), wall(0), &fleet);
+        watch.duty(Some(&leader))
+    };
+    assert_eq!(duty("a"), Duty::Deputy);
+    assert_eq!(duty("b"), Duty::Leader);
+    assert_eq!(duty("c"), Duty::Deputy);
+    assert_eq!(duty("d"), Duty::Follower);
+    assert_eq!(duty("e"), Duty::Follower);
+}
