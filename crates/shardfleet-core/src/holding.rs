@@ -1,7 +1,7 @@
 //! A lease that this worker holds, as its holder sees it: when it is lost, what a refused write means, and whether it is to be handed over.
 //!
-//! A machine for one lease. The driver makes a write from [`Holding::row`], says [`Holding::begin`] before it sends it and [`Holding::on_outcome`] when it
-//! knows how it came out; one write is under way at a time. A lease is held from before the request that won it until
+//! A machine for one lease. The driver makes a write from [`Holding::row`], says [`Holding::begin`] before it sends it and [`Holding::on_answer`] or
+//! [`Holding::on_failure`] when it knows how it came out; one write is under way at a time. A lease is held from before the request that won it until
 //! the failover time after the last write that is known to have happened *began*: others count from later, so none of them can take it
 //! while its holder still believes in it. Losing is final: what comes back late does not make a lease held again.
 //!
@@ -41,18 +41,6 @@ impl fmt::Display for Lost {
             Self::HandedOver(to) => write!(f, "it was handed over to {to}"),
         }
     }
-}
-
-/// What came of a write, as far as the driver knows.
-#[derive(Clone, Debug, PartialEq)]
-pub enum HoldOutcome {
-    /// The store answered.
-    Answered(WriteOutcome),
-    /// It failed. `surely_not_written` where it is known that nothing happened.
-    Failed {
-        /// Whether the write surely did not happen.
-        surely_not_written: bool,
-    },
 }
 
 /// What the driver is to make of it.
@@ -140,27 +128,32 @@ impl Holding {
         true
     }
 
-    /// The write that was begun last came out like this.
-    pub fn on_outcome(&mut self, write: &LeaseWrite, outcome: HoldOutcome) -> HoldVerdict {
+    /// The store answered the write that was begun last.
+    pub fn on_answer(&mut self, write: &LeaseWrite, outcome: WriteOutcome) -> HoldVerdict {
         if self.lost.is_some() {
             return HoldVerdict::Lost;
         }
         match outcome {
-            HoldOutcome::Answered(WriteOutcome::Written(row)) => self.on_written(write, row),
-            HoldOutcome::Answered(WriteOutcome::Conflict(Some(current))) if self.is_still_ours(&current) => {
+            WriteOutcome::Written(row) => self.on_written(write, row),
+            WriteOutcome::Conflict(Some(current)) if self.is_still_ours(&current) => {
                 self.row = current;
                 self.unsure = false;
                 HoldVerdict::Again
             }
-            HoldOutcome::Answered(WriteOutcome::Conflict(Some(current))) => {
+            WriteOutcome::Conflict(Some(current)) => {
                 self.lose(Lost::Taken(current.actual_owner().cloned(), current.counter))
             }
-            HoldOutcome::Answered(WriteOutcome::Conflict(None)) => self.lose(Lost::Deleted),
-            HoldOutcome::Failed { surely_not_written } => {
-                self.unsure = self.was_unsure || !surely_not_written;
-                HoldVerdict::Failed
-            }
+            WriteOutcome::Conflict(None) => self.lose(Lost::Deleted),
         }
+    }
+
+    /// The write that was begun last failed, or was not answered in time. `surely_not_written` where it is known that nothing happened.
+    pub fn on_failure(&mut self, surely_not_written: bool) -> HoldVerdict {
+        if self.lost.is_some() {
+            return HoldVerdict::Lost;
+        }
+        self.unsure = self.was_unsure || !surely_not_written;
+        HoldVerdict::Failed
     }
 
     fn on_written(&mut self, write: &LeaseWrite, row: Lease) -> HoldVerdict {

@@ -37,7 +37,7 @@ fn watch(me: &str) -> FleetWatch {
     FleetWatch::new(me.into(), FleetPolicy::default())
 }
 
-fn question<'a>(leader: Option<&'a WorkerId>, at_start: bool) -> TakeoverQuestion<'a> {
+fn question(leader: Option<&WorkerId>, at_start: bool) -> TakeoverQuestion<'_> {
     TakeoverQuestion {
         excluded: &|_| false,
         leader,

@@ -27,8 +27,8 @@ fn holding() -> Holding {
     Holding::new("me".into(), row(5), FAILOVER, second(0))
 }
 
-fn conflict(current: Lease) -> HoldOutcome {
-    HoldOutcome::Answered(WriteOutcome::Conflict(Some(current)))
+fn conflict(current: Lease) -> WriteOutcome {
+    WriteOutcome::Conflict(Some(current))
 }
 
 /// Sends a renewal at `now` to a store that holds `stored`.
@@ -42,7 +42,7 @@ fn renew(holding: &mut Holding, now: Moment, stored: &mut Lease) -> HoldVerdict 
         }
         None => WriteOutcome::Conflict(Some(stored.clone())),
     };
-    holding.on_outcome(&write, HoldOutcome::Answered(outcome))
+    holding.on_answer(&write, outcome)
 }
 
 #[test]
@@ -62,19 +62,13 @@ fn a_write_without_an_answer_may_have_happened() {
     assert!(held.begin(second(1)));
     let write = LeaseWrite::renew(held.row(), None);
     stored = write.apply(&stored).expect("it happened");
-    let unknown = HoldOutcome::Failed {
-        surely_not_written: false,
-    };
-    assert_eq!(held.on_outcome(&write, unknown), HoldVerdict::Failed);
+    assert_eq!(held.on_failure(false), HoldVerdict::Failed);
     assert_eq!(held.valid_until(), second(10), "nobody said that it was renewed");
     assert_eq!(renew(&mut held, second(2), &mut stored), HoldVerdict::Again);
     assert_eq!(renew(&mut held, second(2), &mut stored), HoldVerdict::Written);
 
-    let surely_not = HoldOutcome::Failed {
-        surely_not_written: true,
-    };
     assert!(held.begin(second(3)));
-    assert_eq!(held.on_outcome(&write, surely_not), HoldVerdict::Failed);
+    assert_eq!(held.on_failure(true), HoldVerdict::Failed);
     stored.counter += 1;
     assert_eq!(
         renew(&mut held, second(3), &mut stored),
@@ -95,8 +89,8 @@ fn a_handoff_shows_in_the_refused_renewal_and_the_next_write_goes_on() {
     assert!(held.begin(second(4)));
     let transfer = LeaseWrite::assign(held.row(), &"next".into());
     let after = transfer.apply(&stored).expect("the owners are as seen");
-    let outcome = HoldOutcome::Answered(WriteOutcome::Written(after));
-    assert_eq!(held.on_outcome(&transfer, outcome), HoldVerdict::Written);
+    let outcome = WriteOutcome::Written(after);
+    assert_eq!(held.on_answer(&transfer, outcome), HoldVerdict::Written);
     assert_eq!(held.lost(), Some(&Lost::HandedOver("next".into())));
 }
 
@@ -108,8 +102,8 @@ fn a_handoff_shows_in_the_row_that_a_checkpoint_returns() {
     let after = write
         .apply(&stored)
         .expect("checkpoints ask for the counter only");
-    let outcome = HoldOutcome::Answered(WriteOutcome::Written(after));
-    assert_eq!(held.on_outcome(&write, outcome), HoldVerdict::Written);
+    let outcome = WriteOutcome::Written(after);
+    assert_eq!(held.on_answer(&write, outcome), HoldVerdict::Written);
     assert_eq!(held.next_owner(), Some(&"next".into()));
 }
 
@@ -121,10 +115,7 @@ fn a_renewal_that_landed_unheard_during_a_handoff_is_still_ours() {
     assert!(held.begin(second(2)));
     let write = LeaseWrite::renew(held.row(), None);
     stored = write.apply(&stored).expect("it happened");
-    let unknown = HoldOutcome::Failed {
-        surely_not_written: false,
-    };
-    assert_eq!(held.on_outcome(&write, unknown), HoldVerdict::Failed);
+    assert_eq!(held.on_failure(false), HoldVerdict::Failed);
     assert_eq!(renew(&mut held, second(3), &mut stored), HoldVerdict::Again);
     assert_eq!(renew(&mut held, second(3), &mut stored), HoldVerdict::Written);
 }
@@ -162,7 +153,7 @@ fn whoever_else_writes_the_row_has_the_lease() {
         assert!(held.begin(second(1)));
         let write = LeaseWrite::renew(held.row(), None);
         assert_eq!(
-            held.on_outcome(&write, conflict(current.clone())),
+            held.on_answer(&write, conflict(current.clone())),
             HoldVerdict::Lost,
             "{current:?}"
         );
@@ -174,17 +165,17 @@ fn whoever_else_writes_the_row_has_the_lease() {
         owner: Some("other".into()),
         ..row(6)
     };
-    let outcome = HoldOutcome::Answered(WriteOutcome::Written(taken));
+    let outcome = WriteOutcome::Written(taken);
     assert_eq!(
-        held.on_outcome(&write, outcome),
+        held.on_answer(&write, outcome),
         HoldVerdict::Lost,
         "an unconditional write shows it too"
     );
     assert!(held.begin(second(2)) || held.lost().is_some());
     let mut held = holding();
     assert!(held.begin(second(1)));
-    let gone = HoldOutcome::Answered(WriteOutcome::Conflict(None));
-    assert_eq!(held.on_outcome(&write, gone), HoldVerdict::Lost);
+    let gone = WriteOutcome::Conflict(None);
+    assert_eq!(held.on_answer(&write, gone), HoldVerdict::Lost);
     assert_eq!(held.lost(), Some(&Lost::Deleted));
 }
 
