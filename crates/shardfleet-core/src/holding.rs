@@ -160,8 +160,11 @@ impl Holding {
         self.unsure = false;
         let holder = row.actual_owner().cloned();
         if holder.as_ref() == Some(&self.me) {
+            // Others judge by the counter: a write that leaves it alone renews nothing.
+            if row.counter != self.row.counter {
+                self.valid_until = self.began + self.failover_time;
+            }
             self.row = row;
-            self.valid_until = self.began + self.failover_time;
             return HoldVerdict::Written;
         }
         // A write that gives the lease up does what it was meant to; any other one was not conditional on the holder, and shows that the lease changed hands.

@@ -316,6 +316,18 @@ impl LeaderElection {
         }
     }
 
+    /// Something hints that the lock is free, such as a scan that does not show it: a standby reads it at `now` instead of when it would have. Whether anything changes by that.
+    pub fn look_now(&mut self, now: Moment) -> bool {
+        let may =
+            self.held.is_none() && self.in_flight.is_none() && now >= self.resting_until && self.next > now;
+        // A lock that was seen free, or is being waited for without an answer, has its own pace.
+        let may = may && self.seen.is_some() && self.unconfirmed.is_empty();
+        if may {
+            self.next = now;
+        }
+        may
+    }
+
     /// Gives the lock up, and leaves it to others for a while.
     pub fn step_down(&mut self, now: Moment) {
         self.failed_runs = 0;

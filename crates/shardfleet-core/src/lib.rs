@@ -23,5 +23,6 @@ pub mod sequence;
 pub mod shard;
 pub mod shard_sync;
 pub mod time;
+pub mod watchdog;
 pub mod watermark;
 pub mod worker_metrics;

@@ -180,6 +180,19 @@ fn whoever_else_writes_the_row_has_the_lease() {
 }
 
 #[test]
+fn a_write_that_leaves_the_counter_alone_renews_nothing() {
+    let mut held = holding();
+    assert!(held.begin(second(9)));
+    let write = LeaseWrite::record_children(held.row(), vec!["shardId-1".into()]);
+    let after = write.apply(&row(5)).expect("unconditional");
+    assert_eq!(
+        held.on_answer(&write, WriteOutcome::Written(after)),
+        HoldVerdict::Written
+    );
+    assert_eq!(held.valid_until(), second(10), "others have seen nothing move");
+}
+
+#[test]
 fn throughput_is_a_moving_average_that_starts_from_the_stored_one() {
     let mut meter = ThroughputMeter::new(second(0), None);
     assert_eq!(meter.report(second(0), 0), None);
