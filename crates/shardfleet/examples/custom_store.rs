@@ -5,16 +5,25 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use shardfleet::core::leader::{LockRow, LockWrite};
 use shardfleet::core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
+use shardfleet::core::worker_metrics::WorkerMetricStats;
 use shardfleet::store::{LeaseScan, LeaseStore, StoreError, conformance};
 use shardfleet::{LeaseKey, WorkerId, async_trait};
 
 /// Leases in a map. A real store would turn `LeaseWrite` into a conditional write of its database's.
 #[derive(Default)]
-struct MapStore(Mutex<BTreeMap<LeaseKey, Lease>>);
+struct MapStore(Mutex<Rows>);
+
+#[derive(Default)]
+struct Rows {
+    leases: BTreeMap<LeaseKey, Lease>,
+    workers: BTreeMap<WorkerId, WorkerMetricStats>,
+    lock: Option<LockRow>,
+}
 
 impl MapStore {
-    fn rows(&self) -> MutexGuard<'_, BTreeMap<LeaseKey, Lease>> {
+    fn rows(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -25,26 +34,33 @@ impl LeaseStore for MapStore {
         Ok(())
     }
     async fn get(&self, key: &LeaseKey) -> Result<Option<Lease>, StoreError> {
-        Ok(self.rows().get(key).cloned())
+        Ok(self.rows().leases.get(key).cloned())
     }
     async fn scan(&self) -> Result<LeaseScan, StoreError> {
         let mut scan = LeaseScan::default();
-        scan.leases = self.rows().values().cloned().collect();
+        let rows = self.rows();
+        scan.leases = rows.leases.values().cloned().collect();
+        scan.workers = rows.workers.values().cloned().collect();
+        scan.leader_lock.clone_from(&rows.lock);
+        drop(rows);
         Ok(scan)
     }
     async fn owned_by(&self, worker: &WorkerId) -> Result<Vec<LeaseKey>, StoreError> {
         let rows = self.rows();
-        let owned = rows.values().filter(|lease| lease.owner.as_ref() == Some(worker));
+        let owned = rows
+            .leases
+            .values()
+            .filter(|lease| lease.owner.as_ref() == Some(worker));
         Ok(owned.map(|lease| lease.lease_key.clone()).collect())
     }
     async fn create(&self, lease: &Lease) -> Result<bool, StoreError> {
-        let mut rows = self.rows();
+        let rows = &mut self.rows().leases;
         let count = rows.len();
         rows.entry(lease.lease_key.clone()).or_insert(lease.clone());
         Ok(rows.len() > count)
     }
     async fn update(&self, write: &LeaseWrite) -> Result<WriteOutcome, StoreError> {
-        let mut rows = self.rows();
+        let rows = &mut self.rows().leases;
         let before = rows.get(&write.lease_key).cloned();
         // What the condition and the change mean is said once, in the core.
         let Some(after) = before.as_ref().and_then(|row| write.apply(row)) else {
@@ -54,9 +70,27 @@ impl LeaseStore for MapStore {
         Ok(WriteOutcome::Written(after))
     }
     async fn delete(&self, key: &LeaseKey, expect: &Expectation) -> Result<bool, StoreError> {
-        let mut rows = self.rows();
+        let rows = &mut self.rows().leases;
         let may_go = rows.get(key).is_none_or(|row| expect.holds(row));
         rows.retain(|k, _| !(may_go && k == key));
+        Ok(may_go)
+    }
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        Ok(self.rows().lock.clone())
+    }
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        Ok(write.apply(&mut self.rows().lock))
+    }
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        self.rows().workers.insert(row.worker_id.clone(), row.clone());
+        Ok(())
+    }
+    async fn delete_worker_metrics(&self, id: &WorkerId, at: Option<u64>) -> Result<bool, StoreError> {
+        let workers = &mut self.rows().workers;
+        let may_go = workers
+            .get(id)
+            .is_none_or(|row| at.is_none() || row.last_update_seconds == at);
+        workers.retain(|worker, _| !(may_go && worker == id));
         Ok(may_go)
     }
     fn describe(&self) -> String {

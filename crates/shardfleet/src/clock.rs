@@ -98,3 +98,40 @@ pub(crate) async fn within<T>(
         () = sleep(clock, limit) => None,
     }
 }
+
+/// A random UUID (version 4), in the usual form.
+pub(crate) fn fresh_uuid(clock: &dyn Clock) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a chance below 1 times 2^32 fits"
+    )]
+    let word = || u128::from((clock.chance() * 4_294_967_296.0) as u32);
+    let bits = word() << 96 | word() << 64 | word() << 32 | word();
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (4 << 76) | (2 << 62);
+    let hex = format!("{bits:032x}");
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_its_form_and_differs_from_the_next() {
+        let clock = SystemClock::new();
+        let (a, b) = (fresh_uuid(&clock), fresh_uuid(&clock));
+        assert_ne!(a, b);
+        let parts: Vec<usize> = a.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12]);
+        assert_eq!(a.as_bytes()[14], b'4');
+        assert!(b"89ab".contains(&a.as_bytes()[19]), "{a}");
+    }
+}

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shardfleet_core::ids::{ShardId, StreamName};
 use shardfleet_core::sequence::{ExtendedSequenceNumber, SequenceNumber};
+use shardfleet_core::watchdog::Standstill;
 
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind};
 use crate::store::{StoreError, StoreErrorKind};
@@ -136,6 +138,18 @@ pub enum KinesisError {
         /// The handler's words, or a panic's.
         reason: String,
     },
+    /// A shard has stood still for longer than `stall_warning_after`. Told once for each reason; nothing is given up.
+    #[error("shard {shard_id} of {stream} has stood still for {} s: {reason}", for_time.as_secs())]
+    Stalled {
+        /// The stream.
+        stream: StreamName,
+        /// The shard.
+        shard_id: ShardId,
+        /// Why.
+        reason: Standstill,
+        /// For how long.
+        for_time: Duration,
+    },
     /// The stream is not the one that the leases were written for.
     #[error("{stream} is another stream than the one this application has been reading: {reason}")]
     AnotherStream {
@@ -190,7 +204,9 @@ impl KinesisError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Read { source, .. } | Self::Kinesis(source) => kind_of_call(source.kind),
-            Self::ReaderStopped { .. } | Self::OpenDeadline { .. } => ErrorKind::Unavailable,
+            Self::ReaderStopped { .. } | Self::OpenDeadline { .. } | Self::Stalled { .. } => {
+                ErrorKind::Unavailable
+            }
             Self::DataLoss { .. } | Self::AggregatedRecord { .. } | Self::DamagedAggregate { .. } => {
                 ErrorKind::Data
             }
@@ -227,6 +243,7 @@ impl KinesisError {
             | Self::AggregatedRecord { shard_id, .. }
             | Self::DamagedAggregate { shard_id, .. }
             | Self::LeaseLost { shard_id, .. }
+            | Self::Stalled { shard_id, .. }
             | Self::ShardFailed { shard_id, .. }
             | Self::HandlerFailed { shard_id, .. } => Some(shard_id),
             _ => None,

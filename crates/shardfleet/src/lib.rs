@@ -32,6 +32,7 @@ pub mod clock;
 pub mod dead_letter;
 mod engine;
 mod error;
+mod fleet_settings;
 pub mod kinesis;
 mod processor;
 mod record;
@@ -39,10 +40,14 @@ mod settings;
 pub mod store;
 mod stream;
 mod subscription;
+pub mod worker_metrics;
 
 pub use aws::{AwsSettings, AwsSettingsBuilder};
-pub use engine::{ShardOutcome, ShardReport, ShardStatus, ShutdownReport};
+pub use engine::{
+    FleetShard, FleetStatus, ShardOutcome, ShardReport, ShardStatus, ShutdownReport, WorkerStatus,
+};
 pub use error::{ErrorKind, KinesisError, ProcessorError, SettingsError, SettingsProblem};
+pub use fleet_settings::FleetSettings;
 pub use kinesis::AwsKinesis;
 pub use processor::{
     CheckpointError, Checkpointer, ErrorPolicy, InitializationInput, ProcessRecordsInput, RecordProcessor,

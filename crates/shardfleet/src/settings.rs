@@ -9,6 +9,7 @@ use shardfleet_core::read_budget::ReadLimits;
 use shardfleet_core::reader::ReaderPolicy;
 
 use crate::error::{SettingsError, SettingsProblem};
+use crate::fleet_settings::FleetSettings;
 
 /// What happens to records that the Kinesis Producer Library aggregated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) memory_budget: u64,
     pub(crate) aggregates: Aggregates,
     pub(crate) hash_range_filter: HashRangeFilter,
+    pub(crate) fleet: FleetSettings,
 }
 
 impl Settings {
@@ -59,6 +61,7 @@ impl Settings {
             memory_budget: 32 << 20,
             aggregates: Aggregates::Unpack,
             hash_range_filter: HashRangeFilter::PerRecord,
+            fleet: FleetSettings::default(),
         }
     }
 
@@ -85,6 +88,14 @@ impl Settings {
             refuse(
                 "worker_id",
                 "is empty; give every worker of the application an id of its own".into(),
+            );
+        }
+        // Workers' metrics lie in the table beside leases, the leader's lock and migration states, under the worker's id.
+        let id = self.worker_id.as_str();
+        if ["Leader", "Migration3.0", "TableMigration3.5"].contains(&id) || id.starts_with("shardId-") {
+            refuse(
+                "worker_id",
+                format!("is {id:?}, which is the key of another row of the lease table; choose another id"),
             );
         }
         if !(1..=10_000).contains(&self.batch_size) {
@@ -141,6 +152,7 @@ impl Settings {
                 format!("is {} bytes; at least 1 MiB is needed", self.memory_budget),
             );
         }
+        problems.extend(self.fleet.problems(self.failover_time));
         if problems.is_empty() {
             Ok(())
         } else {

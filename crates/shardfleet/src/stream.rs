@@ -7,18 +7,22 @@ use shardfleet_core::ids::{ApplicationName, StreamName, WorkerId};
 use shardfleet_core::kpl::HashRangeFilter;
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::read_budget::ReadLimits;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::sink::SUBSCRIPTION_CHANNEL_PAGES;
-use crate::engine::{Context, Engine, ProcessorSetup, Sink, SubscriptionSink};
+use crate::engine::{
+    Context, Engine, FleetBoard, Leadership, LeaseTerms, ProcessorSetup, Sink, SubscriptionSink,
+};
 use crate::error::KinesisError;
+use crate::fleet_settings::FleetSettings;
 use crate::kinesis::KinesisApi;
 use crate::processor::{ErrorPolicy, RecordProcessorFactory};
 use crate::settings::{Aggregates, Settings};
 use crate::store::{LeaseStore, MemoryLeaseStore};
 use crate::subscription::{BatchSubscription, Subscription, SubscriptionHandle};
+use crate::worker_metrics::WorkerMetricsSampler;
 
 /// A stream as one application reads it. Cheap to clone; each [`subscribe`](Self::subscribe) is a worker of its own, so give each its own worker id.
 #[derive(Clone)]
@@ -106,16 +110,38 @@ impl KinesisStream {
     }
 
     async fn open(&self, sink: Sink) -> Result<Engine, KinesisError> {
+        let settings = &self.settings;
+        let terms = LeaseTerms {
+            store: Arc::clone(&self.store),
+            clock: Arc::clone(&self.clock),
+            worker_id: settings.worker_id.clone(),
+            failover_time: settings.failover_time,
+            writes: Arc::new(Semaphore::new(settings.fleet.lease_writes_max)),
+        };
+        let departing = self.stop.child_token();
         let context = Context {
+            leadership: Leadership::new(
+                settings.worker_id.clone(),
+                settings.fleet.leader_policy(settings.failover_time),
+            ),
+            metrics: WorkerMetricsSampler::start(
+                &settings.fleet.worker_metrics,
+                Arc::clone(&self.clock),
+                departing.clone(),
+            )
+            .map_err(KinesisError::Settings)?,
+            terms,
+            fleet: FleetBoard::new(),
             budget: crate::engine::budget::MemoryBudget::new(self.settings.memory_budget),
             settings: self.settings.clone(),
             kinesis: Arc::clone(&self.kinesis),
             store: Arc::clone(&self.store),
             clock: Arc::clone(&self.clock),
             sink,
-            stop: self.stop.child_token(),
+            departing,
+            stop: CancellationToken::new(),
             stop_deadline: std::sync::OnceLock::new(),
-            wake: tokio::sync::Notify::new(),
+            ended_children: std::sync::Mutex::default(),
             shards: std::sync::Mutex::default(),
             stream_created_at: std::sync::Mutex::default(),
         };
@@ -197,6 +223,12 @@ impl KinesisStreamBuilder {
         self
     }
 
+    /// How the workers of the application share its shards: leader, balance, handoffs, limits. Default: [`FleetSettings::default`].
+    pub fn fleet(mut self, fleet: FleetSettings) -> Self {
+        self.settings.fleet = fleet;
+        self
+    }
+
     /// How often shards are listed, 50 ms to 24 h. Default 60 s (`KCL: shardSyncIntervalMillis`).
     pub fn shard_sync_interval(mut self, interval: Duration) -> Self {
         self.settings.shard_sync_interval = interval;
@@ -237,6 +269,12 @@ impl KinesisStreamBuilder {
     /// What happens to user records inside an aggregate whose hash key lies outside the shard. Default: each is left out by itself.
     pub fn hash_range_filter(mut self, filter: HashRangeFilter) -> Self {
         self.settings.hash_range_filter = filter;
+        self
+    }
+
+    /// The most leases that this worker holds (`KCL: maxLeasesForWorker`). A shorthand for the same setting in [`fleet`](Self::fleet).
+    pub fn max_leases_for_worker(mut self, leases: usize) -> Self {
+        self.settings.fleet.assignment.max_leases_for_worker = leases;
         self
     }
 

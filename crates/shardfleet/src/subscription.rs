@@ -10,7 +10,7 @@ use shardfleet_core::ids::ShardId;
 use shardfleet_core::position::KinesisPosition;
 use tokio::sync::mpsc;
 
-use crate::engine::{Engine, ShardBatch, ShardStatus, ShutdownReport, SubscriptionItem};
+use crate::engine::{Engine, FleetStatus, ShardBatch, ShardStatus, ShutdownReport, SubscriptionItem};
 use crate::error::KinesisError;
 use crate::record::{Delivery, DeliveryBatch, Settle};
 
@@ -181,6 +181,11 @@ impl SubscriptionHandle {
     /// What each shard that is being read is doing, by id.
     pub fn status(&self) -> BTreeMap<ShardId, ShardStatus> {
         self.engine.status()
+    }
+
+    /// The fleet as this worker knows it: who leads, who reads what, and why what does not move does not.
+    pub fn fleet(&self) -> FleetStatus {
+        self.engine.fleet()
     }
 
     /// How many bytes of the worker's memory budget are in use.

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use shardfleet_core::lease::Lease;
@@ -99,13 +100,14 @@ impl HandlerHandle {
         self.ending.is_some()
     }
 
-    /// Lets the call in progress finish, then tells the processor why it is the last; at the deadline the call is broken off.
-    pub(crate) async fn stop(mut self, context: &Context) {
+    /// Lets the call in progress finish, then tells the processor why it is the last; after `patience`, or what is left of a stop's time, the call is broken
+    /// off.
+    pub(crate) async fn stop(mut self, context: &Context, patience: Duration) {
         self.stop.cancel();
         let patience = if context.stop.is_cancelled() {
             context.stop_deadline().since(context.clock.now())
         } else {
-            context.settings.failover_time
+            patience
         };
         if crate::clock::within(&*context.clock, patience, &mut self.task)
             .await
@@ -290,7 +292,10 @@ impl Handler {
                 attempt,
                 checkpointer: &self.checkpointer,
             };
-            match caught(processor.process_records(input)).await {
+            self.progress.set_busy(Some(self.context.clock.now()));
+            let processed = caught(processor.process_records(input)).await;
+            self.progress.set_busy(None);
+            match processed {
                 Ok(()) => {
                     self.settle(call, batch.epoch);
                     rest = &rest[call.len()..];

@@ -1,16 +1,17 @@
 //! A lease that this worker holds, and the task that keeps it.
 //!
-//! All writes of the row go through one place, one at a time, so that the counter this worker expects is always the one it wrote last. A worker
-//! that has not been able to write for the failover time treats the lease as lost by its own clock, without asking: by then others may
-//! have taken it.
+//! All writes of the row go through one place, one at a time, so that the counter this worker expects is always the one it wrote last. What an answer
+//! means, and when the lease is lost, is the core's [`Holding`] to say; here it is carried out, with a deadline on each request and a wait before each retry.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use shardfleet_core::holding::{HoldVerdict, Holding, ThroughputMeter};
 use shardfleet_core::ids::{LeaseKey, WorkerId};
-use shardfleet_core::lease::{Change, Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::lease::{Lease, LeaseWrite, WriteOutcome};
 use shardfleet_core::retry::Backoff;
 use shardfleet_core::time::Moment;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::progress::ShardProgress;
@@ -19,23 +20,32 @@ use crate::store::{LeaseStore, StoreError, StoreErrorKind};
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
+/// How often a row that turned out to be newer is written anew at once.
+const REWRITES: u32 = 4;
+
+/// What holding leases takes: the table, the clock, and how.
+#[derive(Clone)]
+pub(crate) struct LeaseTerms {
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) worker_id: WorkerId,
+    pub(crate) failover_time: Duration,
+    /// How many lease writes of this worker may be under way.
+    pub(crate) writes: Arc<Semaphore>,
+}
+
 /// A lease that this worker holds until [`lost`](Self::lost) says otherwise.
 pub(crate) struct HeldLease {
     lease_key: LeaseKey,
-    worker_id: WorkerId,
-    store: Arc<dyn LeaseStore>,
-    clock: Arc<dyn Clock>,
-    failover_time: Duration,
-    row: tokio::sync::Mutex<Row>,
+    terms: LeaseTerms,
+    holding: tokio::sync::Mutex<Holding>,
     valid_until: Mutex<Moment>,
     lost: CancellationToken,
     reason: Mutex<Option<String>>,
-}
-
-struct Row {
-    lease: Lease,
-    /// Whether the last write may have happened although it answered an error.
-    unsure: bool,
+    /// Who is to have the lease next, while that is so.
+    next_owner: watch::Sender<Option<WorkerId>>,
+    /// Makes the keeper write at once.
+    nudge: Notify,
 }
 
 /// Why a write of a held lease did not happen.
@@ -48,30 +58,30 @@ pub(crate) enum HoldError {
 }
 
 impl HeldLease {
-    /// Takes a lease for this worker; `None` when somebody else was faster.
-    pub(crate) async fn take(
-        store: &Arc<dyn LeaseStore>,
-        clock: &Arc<dyn Clock>,
-        write: &LeaseWrite,
-        worker_id: &WorkerId,
-        failover_time: Duration,
-    ) -> Result<Option<Self>, StoreError> {
+    /// Executes a write that gives this worker a lease; `None` when somebody else was faster.
+    pub(crate) async fn take(terms: &LeaseTerms, write: &LeaseWrite) -> Result<Option<Self>, StoreError> {
+        let permit = terms.writes.acquire().await;
         // The lease counts from before the request, since others see the write from when it happened.
-        let started = clock.now();
-        match store.update(write).await? {
-            WriteOutcome::Conflict(_) => Ok(None),
-            WriteOutcome::Written(lease) => Ok(Some(Self {
-                lease_key: lease.lease_key.clone(),
-                worker_id: worker_id.clone(),
-                store: Arc::clone(store),
-                clock: Arc::clone(clock),
-                failover_time,
-                row: tokio::sync::Mutex::new(Row { lease, unsure: false }),
-                valid_until: Mutex::new(started + failover_time),
-                lost: CancellationToken::new(),
-                reason: Mutex::new(None),
-            })),
-        }
+        let began = terms.clock.now();
+        let outcome = within(&*terms.clock, terms.failover_time / 3, terms.store.update(write)).await;
+        drop(permit);
+        let lease = match outcome {
+            Some(Ok(WriteOutcome::Written(lease))) => lease,
+            Some(Ok(WriteOutcome::Conflict(_))) => return Ok(None),
+            Some(Err(error)) => return Err(error),
+            None => return Err(no_answer(terms, &write.lease_key)),
+        };
+        let holding = Holding::new(terms.worker_id.clone(), lease, terms.failover_time, began);
+        Ok(Some(Self {
+            lease_key: write.lease_key.clone(),
+            terms: terms.clone(),
+            valid_until: Mutex::new(holding.valid_until()),
+            holding: tokio::sync::Mutex::new(holding),
+            lost: CancellationToken::new(),
+            reason: Mutex::new(None),
+            next_owner: watch::Sender::new(None),
+            nudge: Notify::new(),
+        }))
     }
 
     pub(crate) fn lease_key(&self) -> &LeaseKey {
@@ -80,7 +90,7 @@ impl HeldLease {
 
     /// The row as last written by this worker.
     pub(crate) async fn lease(&self) -> Lease {
-        self.row.lock().await.lease.clone()
+        self.holding.lock().await.row().clone()
     }
 
     /// Whether the lease is surely still this worker's. A no is final: records are dropped on it, so a late answer to a renewal must not make the
@@ -89,19 +99,12 @@ impl HeldLease {
         if self.lost.is_cancelled() {
             return false;
         }
-        if self.clock.now() <= self.valid_until() {
+        let valid_until = *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.terms.clock.now() <= valid_until {
             return true;
         }
-        self.lose(self.expired());
+        self.lose(format!("it was not renewed for {:?}", self.terms.failover_time));
         false
-    }
-
-    fn expired(&self) -> String {
-        format!("it was not renewed for {:?}", self.failover_time)
-    }
-
-    fn valid_until(&self) -> Moment {
-        *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the lease is lost.
@@ -131,66 +134,92 @@ impl HeldLease {
         HoldError::Lost
     }
 
-    /// Writes the row once. `make` may be called again, on a row that this worker wrote without knowing it.
-    pub(crate) async fn write(&self, make: impl Fn(&Lease) -> LeaseWrite) -> Result<(), HoldError> {
-        let mut row = self.row.lock().await;
-        loop {
-            let started = self.clock.now();
-            if self.lost.is_cancelled() {
-                return Err(HoldError::Lost);
-            }
-            if started > self.valid_until() {
-                return Err(self.lose(self.expired()));
-            }
-            let write = make(&row.lease);
-            let limit = self.failover_time / 3;
-            // Whoever waits for this may stop waiting at any moment, while the write goes on.
-            let was_unsure = std::mem::replace(&mut row.unsure, true);
-            match within(&*self.clock, limit, self.store.update(&write)).await {
-                Some(Ok(WriteOutcome::Written(lease))) => {
-                    // A write that is not conditional on the counter shows a lease that changed hands meanwhile.
-                    let is_given_up = write.change.owner == Change::Remove;
-                    if !is_given_up && lease.actual_owner() != Some(&self.worker_id) {
-                        return Err(self.lose(taken_by(Some(&lease))));
-                    }
-                    *row = Row { lease, unsure: false };
-                    *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner) =
-                        started + self.failover_time;
-                    return Ok(());
-                }
-                // The row as this worker wrote it without being told: go on from there.
-                Some(Ok(WriteOutcome::Conflict(Some(current))))
-                    if was_unsure && self.is_own_write(&row, &current) =>
-                {
-                    *row = Row {
-                        lease: current,
-                        unsure: false,
-                    };
-                }
-                Some(Ok(WriteOutcome::Conflict(current))) => {
-                    return Err(self.lose(taken_by(current.as_ref())));
-                }
-                Some(Err(error)) => {
-                    row.unsure = was_unsure || !error.has_no_side_effects();
-                    return Err(HoldError::Store(error));
-                }
-                None => {
-                    let doing = format!("writing lease {} in {}", self.lease_key, self.store.describe());
-                    let reason = format!("no answer within {limit:?}");
-                    return Err(HoldError::Store(StoreError::new(
-                        StoreErrorKind::Unavailable,
-                        doing,
-                        reason,
-                    )));
-                }
-            }
+    /// Waits until a handoff is asked for; to whom.
+    pub(crate) async fn handoff_wanted(&self) -> WorkerId {
+        let mut next_owner = self.next_owner.subscribe();
+        match next_owner
+            .wait_for(Option::is_some)
+            .await
+            .map(|next| next.clone())
+        {
+            Ok(Some(next)) => next,
+            _ => std::future::pending().await,
         }
     }
 
-    // A write whose answer was lost shows as a conflict at the next one. It was ours if the owner still is and the counter moved by exactly that write.
-    fn is_own_write(&self, row: &Row, current: &Lease) -> bool {
-        current.actual_owner() == Some(&self.worker_id)
-            && current.counter == row.lease.counter.saturating_add(1)
+    /// Makes the keeper write at once, which shows what others did to the row.
+    pub(crate) fn look_now(&self) {
+        self.nudge.notify_one();
+    }
+
+    /// Writes the row once. `make` may be called again, on a row that turned out to be newer.
+    pub(crate) async fn write(&self, make: impl Fn(&Lease) -> LeaseWrite) -> Result<(), HoldError> {
+        let mut holding = self.holding.lock().await;
+        let limit = self.terms.failover_time / 3;
+        for _ in 0..REWRITES {
+            let Some(Ok(permit)) = within(&*self.terms.clock, limit, self.terms.writes.acquire()).await
+            else {
+                return Err(HoldError::Store(no_answer(&self.terms, &self.lease_key)));
+            };
+            if self.lost.is_cancelled() {
+                return Err(HoldError::Lost);
+            }
+            // Whoever waits for this may stop waiting at any moment, while the write goes on: `begin` remembers that.
+            if !holding.begin(self.terms.clock.now()) {
+                return Err(self.publish_loss(&holding));
+            }
+            let write = make(holding.row());
+            let answer = within(&*self.terms.clock, limit, self.terms.store.update(&write)).await;
+            drop(permit);
+            let verdict = match answer {
+                Some(Ok(outcome)) => holding.on_answer(&write, outcome),
+                Some(Err(error)) => {
+                    holding.on_failure(error.has_no_side_effects());
+                    return Err(HoldError::Store(error));
+                }
+                None => {
+                    holding.on_failure(false);
+                    return Err(HoldError::Store(no_answer(&self.terms, &self.lease_key)));
+                }
+            };
+            self.publish(&holding);
+            match verdict {
+                HoldVerdict::Written => return Ok(()),
+                HoldVerdict::Lost => return Err(HoldError::Lost),
+                HoldVerdict::Again | HoldVerdict::Failed => {}
+            }
+        }
+        let doing = format!(
+            "writing lease {} in {}",
+            self.lease_key,
+            self.terms.store.describe()
+        );
+        let reason = "the row changed again and again";
+        Err(HoldError::Store(StoreError::new(
+            StoreErrorKind::Unavailable,
+            doing,
+            reason,
+        )))
+    }
+
+    fn publish(&self, holding: &Holding) {
+        *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner) = holding.valid_until();
+        self.next_owner.send_if_modified(|known| {
+            let next = holding.next_owner();
+            let is_new = known.as_ref() != next;
+            if is_new {
+                *known = next.cloned();
+            }
+            is_new
+        });
+        if holding.lost().is_some() {
+            self.publish_loss(holding);
+        }
+    }
+
+    fn publish_loss(&self, holding: &Holding) -> HoldError {
+        let why = holding.lost().map(ToString::to_string);
+        self.lose(why.unwrap_or_else(|| "it is not held".to_owned()))
     }
 
     /// Writes the row, trying again while the store fails and the lease lasts.
@@ -209,13 +238,16 @@ impl HeldLease {
     }
 
     async fn wait_to_retry(&self, attempt: u32) {
-        let wait = RETRY.delay(attempt, self.clock.chance());
-        self.clock.sleep_until(self.clock.now() + wait).await;
+        let clock = &self.terms.clock;
+        let wait = RETRY.delay(attempt, clock.chance());
+        clock.sleep_until(clock.now() + wait).await;
     }
 
-    /// Gives the lease up, so that others need not wait for it to expire, trying again while the store fails and until `patience` is over. Whether it did.
+    /// Gives the lease up, to its next owner if a handoff was asked for, so that others need not wait for it to expire. Tries again while the store fails
+    /// and until `patience` is over. Whether it did.
     pub(crate) async fn release(&self, patience: Duration) -> bool {
-        let released = within(&*self.clock, patience, self.persist(LeaseWrite::release)).await;
+        let write = self.persist(give_up);
+        let released = within(&*self.terms.clock, patience, write).await;
         self.lose("it was released".to_owned());
         matches!(released, Some(Ok(())))
     }
@@ -223,24 +255,31 @@ impl HeldLease {
     /// Keeps the lease: checkpoints what was settled since the last write, or else renews, three times within the failover time. One write serves
     /// both, since a checkpoint moves the counter too. Returns when the lease is lost.
     pub(crate) async fn keep(&self, progress: &ShardProgress) {
-        let interval = self.failover_time / 3;
-        let mut due = self.clock.now() + interval;
+        let clock = &self.terms.clock;
+        let interval = self.terms.failover_time / 3;
+        let mut meter = ThroughputMeter::new(clock.now(), self.lease().await.throughput_kbps);
+        let mut due = clock.now() + interval;
         let mut attempt = 0;
         loop {
             tokio::select! {
                 biased;
                 () = self.lost() => return,
-                () = self.clock.sleep_until(due) => {}
+                () = self.nudge.notified() => {}
+                () = clock.sleep_until(due) => {}
             }
-            match self.write(|lease| next_write(lease, progress)).await {
+            let throughput_kbps = meter.report(clock.now(), progress.handed_out_bytes());
+            match self
+                .write(|lease| next_write(lease, progress, throughput_kbps))
+                .await
+            {
                 Ok(()) => {
                     attempt = 0;
-                    due = self.clock.now() + interval;
+                    due = clock.now() + interval;
                 }
                 Err(HoldError::Lost) => return,
                 Err(HoldError::Store(error)) => {
                     tracing::warn!(lease_key = %self.lease_key, error = %error, attempt, "a renewal failed");
-                    due = self.clock.now() + RETRY.delay(attempt, self.clock.chance());
+                    due = clock.now() + RETRY.delay(attempt, clock.chance());
                     attempt += 1;
                 }
             }
@@ -251,7 +290,7 @@ impl HeldLease {
     pub(crate) async fn flush(&self, progress: &ShardProgress) -> Result<(), HoldError> {
         let stored = self.lease().await;
         if has_news(&stored, progress) {
-            self.write(|lease| next_write(lease, progress)).await?;
+            self.write(|lease| next_write(lease, progress, None)).await?;
         }
         Ok(())
     }
@@ -260,9 +299,17 @@ impl HeldLease {
     pub(crate) async fn flush_persistently(&self, progress: &ShardProgress) -> Result<(), HoldError> {
         let stored = self.lease().await;
         if has_news(&stored, progress) {
-            self.persist(|lease| next_write(lease, progress)).await?;
+            self.persist(|lease| next_write(lease, progress, None)).await?;
         }
         Ok(())
+    }
+}
+
+/// A handoff that was asked for is completed; else the lease becomes nobody's.
+fn give_up(row: &Lease) -> LeaseWrite {
+    match (&row.checkpoint_owner, &row.owner) {
+        (Some(_), Some(next)) => LeaseWrite::assign(row, next),
+        _ => LeaseWrite::release(row),
     }
 }
 
@@ -270,19 +317,21 @@ fn has_news(lease: &Lease, progress: &ShardProgress) -> bool {
     progress.committable().is_some_and(|at| at > lease.checkpoint)
 }
 
-fn next_write(lease: &Lease, progress: &ShardProgress) -> LeaseWrite {
+fn next_write(lease: &Lease, progress: &ShardProgress, throughput_kbps: Option<f64>) -> LeaseWrite {
     match progress.committable() {
-        Some(at) if has_news(lease, progress) => LeaseWrite::checkpoint(lease, at),
-        _ => LeaseWrite::renew(lease, None),
+        Some(at) if has_news(lease, progress) => {
+            let mut write = LeaseWrite::checkpoint(lease, at);
+            write.change.throughput_kbps = throughput_kbps;
+            write
+        }
+        _ => LeaseWrite::renew(lease, throughput_kbps),
     }
 }
 
-fn taken_by(current: Option<&Lease>) -> String {
-    match current.map(|lease| (lease.actual_owner(), lease.counter)) {
-        Some((Some(owner), counter)) => format!("{owner} holds it (counter {counter})"),
-        Some((None, counter)) => format!("somebody released it (counter {counter})"),
-        None => "its row was deleted".to_owned(),
-    }
+fn no_answer(terms: &LeaseTerms, lease_key: &LeaseKey) -> StoreError {
+    let doing = format!("writing lease {lease_key} in {}", terms.store.describe());
+    let reason = format!("no answer within {:?}", terms.failover_time / 3);
+    StoreError::new(StoreErrorKind::Unavailable, doing, reason)
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The drivers below a subscription or a worker: one loop that finds and takes leases, and for each lease held one task that keeps it and one that
-//! reads. Decisions are the core's; here is where they are carried out.
+//! The drivers below a subscription or a worker: one loop that finds and takes leases and leads the fleet where it is to, and for each lease held one task
+//! that keeps it and one that reads. Decisions are the core's; here is where they are carried out.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use shardfleet_core::ids::{LeaseKey, ShardId};
+use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::{Moment, Timestamp};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -17,19 +17,30 @@ use crate::error::KinesisError;
 use crate::kinesis::KinesisApi;
 use crate::settings::Settings;
 use crate::store::LeaseStore;
+use crate::worker_metrics::WorkerMetricsHandle;
+pub(crate) use watchdog::FleetBoard;
+pub use watchdog::{FleetShard, FleetStatus, WorkerStatus};
 
 pub(crate) mod budget;
+mod coordinator;
+mod departure;
+mod election;
 mod handler;
 mod held_lease;
+mod intake;
+mod leading;
+mod listing;
 mod pages;
 pub(crate) mod progress;
+mod reporting;
 mod shard_end;
 mod shard_stop;
 mod shard_task;
 pub(crate) mod sink;
-mod sync;
+mod watchdog;
 
-pub(crate) use held_lease::{HeldLease, HoldError};
+pub(crate) use election::Leadership;
+pub(crate) use held_lease::{HeldLease, HoldError, LeaseTerms};
 pub(crate) use sink::{ProcessorSetup, ShardBatch, Sink, SubscriptionItem, SubscriptionSink};
 
 /// How long a subscription that was dropped without a shutdown takes to release its leases.
@@ -43,11 +54,17 @@ pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: budget::MemoryBudget,
     pub(crate) sink: Sink,
+    /// Somebody asked for a stop: the worker leaves its fleet, and then stops reading.
+    pub(crate) departing: CancellationToken,
     /// Reading is to stop; leases are released once what was handed out is settled, or at the deadline.
     pub(crate) stop: CancellationToken,
     pub(crate) stop_deadline: OnceLock<Moment>,
-    /// Makes the sync loop look at the leases at once.
-    pub(crate) wake: Notify,
+    pub(crate) terms: LeaseTerms,
+    pub(crate) leadership: Leadership,
+    pub(crate) metrics: WorkerMetricsHandle,
+    pub(crate) fleet: FleetBoard,
+    /// Children of shards that ended here and whose leases were just created.
+    pub(crate) ended_children: Mutex<Vec<ShardId>>,
     pub(crate) shards: Mutex<BTreeMap<LeaseKey, ShardEntry>>,
     pub(crate) stream_created_at: Mutex<Option<Timestamp>>,
 }
@@ -56,6 +73,8 @@ pub(crate) struct Context {
 pub(crate) struct ShardEntry {
     pub(crate) seek: mpsc::Sender<Seek>,
     pub(crate) status: watch::Receiver<ShardStatus>,
+    pub(crate) lease: Arc<HeldLease>,
+    pub(crate) progress: Arc<progress::ShardProgress>,
 }
 
 /// A request to read on from somewhere else.
@@ -68,12 +87,29 @@ pub(crate) struct Seek {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShardStatus {
+    /// A parent of it is not read to its end.
+    WaitingForParent {
+        /// Which.
+        parent: ShardId,
+    },
     /// It asks for its first iterator.
     Opening,
     /// It reads; so far behind the newest record, in milliseconds.
     Reading {
         /// As the service says, once it said so.
         millis_behind_latest: Option<u64>,
+    },
+    /// The service answers that too much is read of it.
+    Throttled,
+    /// Reads fail.
+    ReadsFail {
+        /// How often in a row.
+        failures: u32,
+    },
+    /// Another worker is to read on; what was handed out may still be settled.
+    HandingOver {
+        /// Who.
+        to: WorkerId,
     },
     /// Too much is unsettled; this record was handed out first.
     WaitingForAcks {
@@ -101,6 +137,11 @@ pub enum ShardOutcome {
     Released,
     /// The worker was stopped; the lease could not be released and has to expire.
     NotReleased,
+    /// Another worker reads on: it was asked for by the leader, or the worker was stopped.
+    HandedOver {
+        /// Who.
+        to: WorkerId,
+    },
     /// Another worker has the lease.
     LeaseLost,
     /// The reader stopped after too many failures.
@@ -144,7 +185,10 @@ impl ShutdownReport {
             && self.shards.iter().all(|shard| {
                 shard.unsettled == 0
                     && shard.checkpoint_is_current
-                    && matches!(shard.outcome, ShardOutcome::Released | ShardOutcome::Ended)
+                    && matches!(
+                        shard.outcome,
+                        ShardOutcome::Released | ShardOutcome::Ended | ShardOutcome::HandedOver { .. }
+                    )
             })
     }
 }
@@ -169,32 +213,46 @@ impl Context {
             .get_or_init(|| self.clock.now() + DROPPED_DEADLINE)
     }
 
-    /// Tells the application of a failure, and the log.
-    pub(crate) async fn report(&self, error: KinesisError) {
+    /// Waits until a leader, or a departing peer, asks for a handoff of a lease that is held here; to whom. Of a worker that leaves the fleet its own stop hands over.
+    pub(crate) async fn handoff_of(&self, lease: &HeldLease) -> WorkerId {
+        let next = lease.handoff_wanted().await;
+        if self.departing.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+        next
+    }
+
+    fn log(&self, error: &KinesisError) {
         tracing::warn!(
             stream = %self.settings.stream,
             shard_id = error.shard_id().map(tracing::field::display),
             error = %error.full_text(),
             "shardfleet"
         );
+    }
+
+    /// As [`report`](Self::report), waiting for nobody.
+    pub(crate) fn report_now(&self, error: KinesisError) {
+        self.log(&error);
+        match &self.sink {
+            Sink::Subscription(items) => items.offer_error(error),
+            Sink::Processors(setup) => setup.tell(&error),
+        }
+    }
+
+    /// Tells the application of a failure, and the log.
+    pub(crate) async fn report(&self, error: KinesisError) {
+        self.log(&error);
         match &self.sink {
             Sink::Subscription(items) => {
                 // A subscription that nobody polls keeps its errors in its bounded channel; the shard waits like for records.
                 tokio::select! {
                     biased;
                     () = items.send_error(error) => {}
-                    () = self.stop.cancelled() => {}
+                    () = self.departing.cancelled() => {}
                 }
             }
-            Sink::Processors(setup) => {
-                if let Some(listener) = &setup.on_error {
-                    // A listener that panics must not take a shard, or the worker, with it.
-                    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(&error)));
-                    if told.is_err() {
-                        tracing::error!("the listener for errors panicked");
-                    }
-                }
-            }
+            Sink::Processors(setup) => setup.tell(&error),
         }
     }
 }
@@ -207,13 +265,13 @@ pub(crate) struct Engine {
 }
 
 struct Running {
-    stop: CancellationToken,
+    departing: CancellationToken,
     report: watch::Receiver<Option<ShutdownReport>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.departing.cancel();
     }
 }
 
@@ -223,9 +281,9 @@ impl Engine {
         let context = Arc::new(context);
         let (report_to, report) = watch::channel(None);
         let (opened_to, opened) = oneshot::channel();
-        tokio::spawn(sync::run(Arc::clone(&context), opened_to, report_to));
+        tokio::spawn(coordinator::run(Arc::clone(&context), opened_to, report_to));
         let running = Arc::new(Running {
-            stop: context.stop.clone(),
+            departing: context.departing.clone(),
             report,
         });
         let engine = Self { context, running };
@@ -247,6 +305,11 @@ impl Engine {
             .iter()
             .map(|(key, entry)| (key.shard_id(), entry.status.borrow().clone()))
             .collect()
+    }
+
+    /// What this worker knows of its fleet.
+    pub(crate) fn fleet(&self) -> FleetStatus {
+        self.context.fleet_status()
     }
 
     /// Bytes of the memory budget that are in use.
@@ -292,7 +355,7 @@ impl Engine {
 
     /// Stops in the background.
     pub(crate) fn stop(&self) {
-        self.context.stop.cancel();
+        self.context.departing.cancel();
     }
 
     /// Waits until the engine has ended, whatever ended it.
@@ -308,7 +371,7 @@ impl Engine {
     pub(crate) async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         let until = self.context.clock.now() + deadline;
         self.context.stop_deadline.get_or_init(|| until);
-        self.context.stop.cancel();
+        self.context.departing.cancel();
         let mut report = self.running.report.clone();
         // The engine's own deadlines end it; the margin is for its last writes.
         let grace = deadline

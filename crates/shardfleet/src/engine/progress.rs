@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shardfleet_core::ids::ShardId;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::time::Moment;
 use shardfleet_core::watermark::{Ticket, Watermark};
 use tokio::sync::Notify;
 
@@ -29,6 +30,12 @@ struct State {
     /// The last record that was handed over.
     delivered: Option<ExtendedSequenceNumber>,
     failure: Option<(ExtendedSequenceNumber, String)>,
+    /// Bytes that were handed out since the shard was opened.
+    handed_out_bytes: u64,
+    /// Grows with everything that is handed out or settled.
+    moved: u64,
+    /// The handler's call in progress.
+    busy_since: Option<Moment>,
 }
 
 impl State {
@@ -77,11 +84,13 @@ impl ShardProgress {
         if state.epoch != epoch {
             return None;
         }
-        Some(
-            records
-                .map(|(at, bytes)| state.watermark.hand_out(at, bytes))
-                .collect(),
-        )
+        let mut tickets = Vec::new();
+        for (at, bytes) in records {
+            state.handed_out_bytes = state.handed_out_bytes.saturating_add(bytes);
+            tickets.push(state.watermark.hand_out(at, bytes));
+        }
+        state.moved += tickets.len() as u64;
+        Some(tickets)
     }
 
     /// Whether a record of `epoch` may be handed over to the application now, which is noted if so.
@@ -113,6 +122,7 @@ impl ShardProgress {
         let before = state.watermark.unsettled();
         state.watermark.settle(ticket);
         let settled = before - state.watermark.unsettled();
+        state.moved += settled;
         state.held = state.held.saturating_sub(settled);
         drop(state);
         self.changed.notify_waiters();
@@ -127,6 +137,7 @@ impl ShardProgress {
         let before = state.watermark.unsettled();
         state.watermark.settle_through(at);
         let settled = before - state.watermark.unsettled();
+        state.moved += settled;
         state.held = state.held.saturating_sub(settled);
         drop(state);
         self.changed.notify_waiters();
@@ -220,6 +231,26 @@ impl ShardProgress {
             state.confirmed = Some(at);
         }
         Ok(state.confirmed.clone())
+    }
+
+    /// Bytes that were handed out since the shard was opened.
+    pub(crate) fn handed_out_bytes(&self) -> u64 {
+        self.state().handed_out_bytes
+    }
+
+    /// A number that grows with everything that is handed out or settled.
+    pub(crate) fn moved(&self) -> u64 {
+        self.state().moved
+    }
+
+    /// Since when the handler is in its present call.
+    pub(crate) fn busy_since(&self) -> Option<Moment> {
+        self.state().busy_since
+    }
+
+    /// The handler begins or ends a call.
+    pub(crate) fn set_busy(&self, since: Option<Moment>) {
+        self.state().busy_since = since;
     }
 
     /// Unsettled records that the application holds.

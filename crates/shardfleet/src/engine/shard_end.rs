@@ -3,6 +3,7 @@
 //! The children get their leases first, then they are noted on the parent's row, then the end itself is written, so that a crash in between leaves
 //! something to go on from (`KCL: ShutdownTask`).
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, ShardId};
@@ -43,7 +44,11 @@ pub(super) async fn write(
         .await?;
     // Nothing is left to renew for; whoever cleans up takes an unowned lease as well.
     lease.release(context.settings.failover_time).await;
-    context.wake.notify_one();
+    context
+        .ended_children
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .extend(ids);
     Ok(())
 }
 

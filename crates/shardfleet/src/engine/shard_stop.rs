@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardfleet_core::ids::WorkerId;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use tokio::sync::mpsc;
 
@@ -65,6 +66,8 @@ impl ShardTask {
                     self.stop_handler().await;
                     return self.flush_and_release().await;
                 }
+                // Another worker may have more luck with the record.
+                to = self.context.handoff_of(&self.lease) => return self.hand_over(to).await,
                 Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
             }
         }
@@ -85,8 +88,43 @@ impl ShardTask {
     }
 
     async fn stop_handler(&mut self) {
+        self.stop_handler_within(self.context.settings.failover_time)
+            .await;
+    }
+
+    async fn stop_handler_within(&mut self, patience: Duration) {
         if let Some(handler) = self.handler.take() {
-            handler.stop(&self.context).await;
+            handler.stop(&self.context, patience).await;
+        }
+    }
+
+    /// Another worker is to read on: nothing more is read, what the application holds may still be settled, then the lease is handed over (`KCL:
+    /// LeaseGracefulShutdownHandler`). What is not settled within the handoff timeout comes again there.
+    pub(super) async fn hand_over(&mut self, to: WorkerId) -> ShardOutcome {
+        let context = Arc::clone(&self.context);
+        tracing::info!(shard_id = %self.shard_id, %to, "handing the shard over");
+        self.status
+            .send_replace(ShardStatus::HandingOver { to: to.clone() });
+        // Nothing keeps its opener waiting: the shard is another worker's to open.
+        self.answer_opener(Ok(()));
+        self.progress.stop_handing_over();
+        let timeout = context.settings.fleet.handoff_timeout;
+        let drained = async {
+            if self.handler.is_some() {
+                self.stop_handler_within(timeout).await;
+            } else {
+                crate::clock::within(&*context.clock, timeout, self.progress.released()).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            // Whatever stops the worker meanwhile gives the lease to its next owner as well.
+            () = context.stop.cancelled() => return self.stop().await,
+            () = drained => {}
+        }
+        match self.flush_and_release().await {
+            ShardOutcome::Released => ShardOutcome::HandedOver { to },
+            outcome => outcome,
         }
     }
 

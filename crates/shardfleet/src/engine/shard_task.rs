@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfleet_core::ids::ShardId;
-use shardfleet_core::lease::{LeaseWrite, OpenedAt};
+use shardfleet_core::ids::{LeaseKey, ShardId};
+use shardfleet_core::lease::{Lease, LeaseWrite, OpenedAt};
 use shardfleet_core::position::{KinesisPosition, Remember, ShardStart};
 use shardfleet_core::reader::{Action, FailureReport, Gap, ReadFailure, Reader};
+use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::shard::ChildShard;
 use shardfleet_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -43,6 +44,8 @@ pub(crate) struct ShardTask {
     /// The row must remember the start before the shard counts as open.
     pub(super) remembered: bool,
     pub(super) opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
+    /// Parents that must be read to their end first.
+    pub(super) parents: Vec<ShardId>,
     pub(super) handler: Option<HandlerHandle>,
     pub(super) hash_key_range: Option<shardfleet_core::hash_range::HashKeyRange>,
     pub(super) page_bytes: u64,
@@ -66,22 +69,20 @@ enum Break {
 
 impl ShardTask {
     /// A task for a lease that was just taken. `opened` is told once the first iterator is there.
-    pub(crate) async fn new(
+    pub(crate) fn new(
         context: Arc<Context>,
-        lease: HeldLease,
+        (lease, row): (Arc<HeldLease>, &Lease),
+        progress: Arc<ShardProgress>,
         start: ShardStart,
-        opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
+        opened: oneshot::Sender<Result<(), KinesisError>>,
         status: watch::Sender<ShardStatus>,
     ) -> Self {
-        let row = lease.lease().await;
         let shard_id = row.lease_key.shard_id();
-        let lease = Arc::new(lease);
-        let progress = Arc::new(ShardProgress::new(shard_id.clone()));
         let reader = Reader::new(context.settings.reader_policy(), start.iterator.clone());
         let handler = match &context.sink {
             Sink::Processors(_) => Some(HandlerHandle::start(
                 Arc::clone(&context),
-                &row,
+                row,
                 Arc::clone(&lease),
                 Arc::clone(&progress),
             )),
@@ -91,7 +92,8 @@ impl ShardTask {
             reader,
             start,
             remembered: false,
-            opened,
+            opened: Some(opened),
+            parents: parents_to_wait_for(row),
             handler,
             hash_key_range: row.hash_key_range,
             page_bytes: FIRST_PAGE_BYTES,
@@ -140,6 +142,7 @@ impl ShardTask {
                 biased;
                 () = lease.lost() => return ShardOutcome::LeaseLost,
                 () = context.stop.cancelled() => return self.stop().await,
+                to = context.handoff_of(&lease) => return self.hand_over(to).await,
                 (at, reason) = progress.failed() => return self.stand_still(seeks, at, reason).await,
                 Some(seek) = seeks.recv() => self.seek(seek).await,
                 broke = self.read() => match broke {
@@ -162,6 +165,7 @@ impl ShardTask {
     /// Reads to the end of the shard. May be dropped at any await and called again: everything that must last is in `self`.
     async fn read(&mut self) -> Break {
         let clock = Arc::clone(&self.context.clock);
+        self.wait_for_parents().await;
         loop {
             let broke = match self.reader.next_action(clock.now()) {
                 Action::WaitUntil(moment) => {
@@ -177,6 +181,28 @@ impl ShardTask {
             if let Err(broke) = broke {
                 return broke;
             }
+        }
+    }
+
+    /// A child is not read before its parents' end, whoever gave out its lease (`KCL: BlockOnParentShardTask`).
+    async fn wait_for_parents(&mut self) {
+        let context = Arc::clone(&self.context);
+        let pace = context.settings.fleet.pace(context.settings.failover_time);
+        while let Some(parent) = self.parents.last().cloned() {
+            match context.store.get(&LeaseKey::from(&parent)).await {
+                Ok(lease) if lease.as_ref().is_none_or(Lease::is_finished) => {
+                    self.parents.pop();
+                    continue;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(shard_id = %self.shard_id, %parent, error = %error, "looking up a parent failed");
+                }
+            }
+            self.status.send_replace(ShardStatus::WaitingForParent { parent });
+            // The worker is open without this shard, which begins when its turn comes.
+            self.answer_opener(Ok(()));
+            crate::clock::sleep(&*context.clock, pace.discovery).await;
         }
     }
 
@@ -381,7 +407,14 @@ impl ShardTask {
             Kind::ForeignSequenceNumber => return Err(Break::AnotherStream(foreign(&self.shard_id, &error))),
             _ => ReadFailure::Other,
         };
-        if self.reader.on_failure(self.context.clock.now(), failure) == FailureReport::Report {
+        let report = self.reader.on_failure(self.context.clock.now(), failure);
+        let is_open = self.opened.is_none();
+        match (failure, self.reader.failures()) {
+            (ReadFailure::Throttled, _) if is_open => drop(self.status.send_replace(ShardStatus::Throttled)),
+            (_, failures @ 1..) => drop(self.status.send_replace(ShardStatus::ReadsFail { failures })),
+            _ => {}
+        }
+        if report == FailureReport::Report {
             self.report_read(error).await;
         } else {
             tracing::debug!(shard_id = %self.shard_id, error = %error, "reading goes on");
@@ -492,6 +525,14 @@ fn foreign(shard_id: &ShardId, error: &KinesisApiError) -> String {
         "the checkpoint of {shard_id} is of an earlier stream of this name ({}); use another application name, or delete the lease table, to read the new stream from its start",
         error.reason
     )
+}
+
+/// The parents of a shard that was not begun yet.
+fn parents_to_wait_for(lease: &Lease) -> Vec<ShardId> {
+    if matches!(lease.checkpoint, ExtendedSequenceNumber::At(..)) {
+        return Vec::new();
+    }
+    lease.parent_shard_ids.clone()
 }
 
 /// The start of a shard: from its lease, or from where the subscription was told to start.

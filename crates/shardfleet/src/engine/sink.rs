@@ -62,14 +62,20 @@ impl SubscriptionSink {
         }
     }
 
+    /// Leaves an error that finds no room to the log.
+    pub(crate) fn offer_error(&self, error: KinesisError) {
+        if let Some(items) = self.items() {
+            drop(items.try_send(SubscriptionItem::Error(error)));
+        }
+    }
+
     /// As [`send`](Self::send), but while the subscription is being opened an error that finds no room is left to the log: nobody polls yet, and
     /// opening must not wait for that.
     pub(crate) async fn send_error(&self, error: KinesisError) {
-        let item = SubscriptionItem::Error(error);
         if self.is_open.load(Ordering::Relaxed) {
-            self.send(item).await;
-        } else if let Some(items) = self.items() {
-            drop(items.try_send(item));
+            self.send(SubscriptionItem::Error(error)).await;
+        } else {
+            self.offer_error(error);
         }
     }
 }
@@ -82,6 +88,18 @@ pub(crate) struct ProcessorSetup {
     pub(crate) factory: Arc<dyn RecordProcessorFactory>,
     pub(crate) policy: ErrorPolicy,
     pub(crate) on_error: Option<ErrorListener>,
+}
+
+impl ProcessorSetup {
+    /// Tells the listener for errors. One that panics must not take a shard, or the worker, with it.
+    pub(crate) fn tell(&self, error: &KinesisError) {
+        if let Some(listener) = &self.on_error {
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(error)));
+            if told.is_err() {
+                tracing::error!("the listener for errors panicked");
+            }
+        }
+    }
 }
 
 /// What a subscription's channel carries.

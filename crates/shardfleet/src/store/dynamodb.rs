@@ -20,13 +20,16 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
 use aws_smithy_http_client::tls;
 use shardfleet_core::ids::{LeaseKey, WorkerId};
+use shardfleet_core::leader::{LockRow, LockWrite};
 use shardfleet_core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::worker_metrics::WorkerMetricStats;
 
 use self::error::store_error;
 use self::item::Item;
 use super::{LeaseScan, LeaseStore, StoreError, StoreErrorKind, UnreadableRow};
 use crate::aws::AwsSettings;
 
+mod coordinator;
 #[cfg(test)]
 #[path = "../../tests/support/dynamo_json.rs"]
 mod dynamo_json;
@@ -175,7 +178,6 @@ impl DynamoDbLeaseStore {
     }
 
     async fn scan_pages(&self) -> Result<LeaseScan, StoreError> {
-        let filter = expression::of_lease_filter();
         let mut found = LeaseScan::default();
         let mut start = None;
         loop {
@@ -183,24 +185,15 @@ impl DynamoDbLeaseStore {
                 .reads
                 .scan()
                 .table_name(&self.table)
-                .set_filter_expression(filter.condition.clone())
-                .set_expression_attribute_names(filter.names.clone())
-                .set_expression_attribute_values(filter.values.clone())
                 .set_exclusive_start_key(start)
                 .send()
                 .await
                 .map_err(|error| store_error(format!("scanning {}", self.describe()), error))?;
-            for item in page
-                .items
-                .unwrap_or_default()
-                .iter()
-                .filter(|item| item::is_lease(item))
-            {
-                match item::from_item(item) {
-                    Ok(lease) => found.leases.push(lease),
-                    Err(reason) => found
+            for item in page.items.unwrap_or_default() {
+                if let Err(reason) = coordinator::sort_in(&item, &mut found) {
+                    found
                         .unreadable
-                        .push(UnreadableRow::new(item::shown_key(item), reason)),
+                        .push(UnreadableRow::new(item::shown_key(&item), reason));
                 }
             }
             start = page.last_evaluated_key.filter(|key| !key.is_empty());
@@ -211,6 +204,9 @@ impl DynamoDbLeaseStore {
         found
             .leases
             .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
+        found
+            .workers
+            .sort_unstable_by(|a, b| a.worker_id.cmp(&b.worker_id));
         found
             .unreadable
             .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
@@ -382,6 +378,26 @@ impl LeaseStore for DynamoDbLeaseStore {
             }
             _ => Err(store_error(self.doing("deleting", lease_key), error)),
         }
+    }
+
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        self.read_lock().await
+    }
+
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        self.write_lock(write).await
+    }
+
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        self.put_metrics(row).await
+    }
+
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        self.delete_metrics(worker, last_update_seconds).await
     }
 
     fn describe(&self) -> String {

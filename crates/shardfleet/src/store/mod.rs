@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use shardfleet_core::ids::{LeaseKey, WorkerId};
+use shardfleet_core::leader::{LockRow, LockWrite};
 use shardfleet_core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::worker_metrics::WorkerMetricStats;
 
 pub mod conformance;
 mod dynamodb;
@@ -26,6 +28,10 @@ pub struct LeaseScan {
     pub leases: Vec<Lease>,
     /// Rows that look like leases and could not be read. The fleet goes on without them.
     pub unreadable: Vec<UnreadableRow>,
+    /// The workers' metrics, by worker id.
+    pub workers: Vec<WorkerMetricStats>,
+    /// The leader's lock, if there is one.
+    pub leader_lock: Option<LockRow>,
 }
 
 /// A row that could not be read as a lease.
@@ -78,6 +84,23 @@ pub trait LeaseStore: Send + Sync + 'static {
 
     /// Deletes the row if it is as expected; whether it is gone now (true as well when there was none).
     async fn delete(&self, lease_key: &LeaseKey, expect: &Expectation) -> Result<bool, StoreError>;
+
+    /// The leader's lock, read consistently; `None` when there is none.
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError>;
+
+    /// Executes a conditional write of the leader's lock; whether its condition held.
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError>;
+
+    /// Writes a worker's metrics, whatever its row said before.
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError>;
+
+    /// Deletes a worker's metrics, if they were last written at `last_update_seconds` where that is given; whether they are gone now (true as well when there
+    /// were none).
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError>;
 
     /// What the store is, for messages: `DynamoDB table orders-app`.
     fn describe(&self) -> String;

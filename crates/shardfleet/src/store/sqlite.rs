@@ -13,13 +13,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
 use shardfleet_core::ids::{ApplicationName, LeaseKey, WorkerId};
+use shardfleet_core::leader::{LockRow, LockWrite};
 use shardfleet_core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::worker_metrics::WorkerMetricStats;
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::LeaseFile;
 use super::{LeaseScan, LeaseStore, StoreError, StoreErrorKind, UnreadableRow};
 
 mod file;
+mod fleet;
 mod row;
 
 // Calls of one worker: renewals, checkpoints and a scan; more than this many waiting means the disk hangs.
@@ -156,6 +159,10 @@ impl LeaseStore for SqliteLeaseStore {
                     }
                 }
             }
+            scan.leader_lock = fleet::lock(transaction).map_err(file::failed(doing))?;
+            let (workers, unreadable) = fleet::workers(transaction).map_err(file::failed(doing))?;
+            scan.workers = workers;
+            scan.unreadable.extend(unreadable);
             Ok(scan)
         })
         .await
@@ -228,6 +235,57 @@ impl LeaseStore for SqliteLeaseStore {
                     .execute("DELETE FROM lease WHERE lease_key = ?1", params![key.as_str()])
                     .map_err(file::failed(doing))?;
                 Ok(true)
+            },
+        )
+        .await
+    }
+
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        let doing = format!("reading the leader's lock in {}", self.describe());
+        self.run(doing, TransactionBehavior::Deferred, |transaction, doing| {
+            fleet::lock(transaction).map_err(file::failed(doing))
+        })
+        .await
+    }
+
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        let doing = format!("writing the leader's lock in {}", self.describe());
+        let write = write.clone();
+        self.run(
+            doing,
+            TransactionBehavior::Immediate,
+            move |transaction, doing| fleet::write_lock(transaction, &write).map_err(file::failed(doing)),
+        )
+        .await
+    }
+
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        let doing = format!("writing the metrics of {} in {}", row.worker_id, self.describe());
+        let row = row.clone();
+        self.run(
+            doing,
+            TransactionBehavior::Immediate,
+            move |transaction, doing| {
+                fleet::put_worker(transaction, &row)
+                    .map(drop)
+                    .map_err(file::failed(doing))
+            },
+        )
+        .await
+    }
+
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        let doing = format!("deleting the metrics of {worker} in {}", self.describe());
+        let worker = worker.clone();
+        self.run(
+            doing,
+            TransactionBehavior::Immediate,
+            move |transaction, doing| {
+                fleet::delete_worker(transaction, &worker, last_update_seconds).map_err(file::failed(doing))
             },
         )
         .await

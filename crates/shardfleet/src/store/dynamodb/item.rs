@@ -184,7 +184,7 @@ pub(super) fn throughput(kbps: f64) -> Option<AttributeValue> {
     (rounded.is_finite() && (0.0..1e30).contains(&rounded)).then(|| AttributeValue::N(rounded.to_string()))
 }
 
-fn text_of<'a>(item: &'a Item, name: &str) -> Result<Option<&'a str>, String> {
+pub(super) fn text_of<'a>(item: &'a Item, name: &str) -> Result<Option<&'a str>, String> {
     match item.get(name) {
         None | Some(AttributeValue::Null(_)) => Ok(None),
         // Never written by anybody; an owner that is an empty text would be nobody all the same.
@@ -193,7 +193,7 @@ fn text_of<'a>(item: &'a Item, name: &str) -> Result<Option<&'a str>, String> {
     }
 }
 
-fn number_of(item: &Item, name: &str) -> Result<Option<u64>, String> {
+pub(super) fn number_of(item: &Item, name: &str) -> Result<Option<u64>, String> {
     match item.get(name) {
         None | Some(AttributeValue::Null(_)) => Ok(None),
         Some(AttributeValue::N(digits)) => {
@@ -267,7 +267,7 @@ fn required<T>(item: &Item, name: &str, expected: &str, value: Option<T>) -> Res
     value.ok_or_else(|| unexpected(name, item.get(name), expected))
 }
 
-fn unexpected(name: &str, value: Option<&AttributeValue>, expected: &str) -> String {
+pub(super) fn unexpected(name: &str, value: Option<&AttributeValue>, expected: &str) -> String {
     match value {
         None => format!("{name} is missing; {expected} is expected"),
         value => format!("{name} is {}; {expected} is expected", shown(value)),

@@ -11,7 +11,7 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Marks the file as ours in SQLite's header: "sflt".
 const APPLICATION_ID: i32 = 0x7366_6C74;
-const SCHEMA_VERSION: i32 = 1;
+const SCHEMA_VERSION: i32 = 2;
 /// How long to wait for another process's transaction. They take milliseconds, so this means a stopped process or a dead disk.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const OPEN_ATTEMPTS: u32 = 50;
@@ -41,6 +41,23 @@ CREATE TABLE lease (
     stream_created_at INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lease_owner ON lease (owner, lease_key);
+";
+
+/// What version 2 adds, to a new file and to one of version 1.
+const FLEET_SCHEMA: &str = "
+CREATE TABLE leader_lock (
+    owner_name TEXT,
+    lease_duration TEXT,
+    record_version_number TEXT,
+    is_released TEXT
+) STRICT;
+CREATE TABLE worker_metric_stats (
+    worker_id TEXT NOT NULL PRIMARY KEY,
+    last_update_seconds INTEGER,
+    metrics TEXT NOT NULL,
+    support_code INTEGER,
+    support_code_updated_seconds INTEGER
+) STRICT, WITHOUT ROWID;
 ";
 
 /// The file as its thread knows it: opened when it is first needed, and again after an attempt that failed.
@@ -185,7 +202,7 @@ fn check_header(doing: &str, connection: &Connection) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Writes the schema into a new file. Whoever comes second finds it done.
+/// Writes the schema into a new file, or what an older one lacks. Whoever comes second finds it done.
 fn initialize(
     doing: &str,
     connection: &mut Connection,
@@ -202,6 +219,9 @@ fn initialize(
             transaction.execute_batch(SCHEMA)?;
             transaction.execute("INSERT INTO fleet VALUES (?1)", [application_name.as_str()])?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        }
+        if version < SCHEMA_VERSION {
+            transaction.execute_batch(FLEET_SCHEMA)?;
             transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         }
         transaction.commit()
