@@ -35,7 +35,8 @@ pub enum LogFormat {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run Kinesis and DynamoDB in this process, and optionally put a file through a stream and account for every record.
+    /// Run Kinesis and DynamoDB in this process, and optionally put records through a stream, to one reader or to a fleet of worker processes, and
+    /// account for every one of them.
     #[command(after_help = DEV_HELP)]
     Dev(DevArgs),
     /// Print the records of a stream.
@@ -57,8 +58,19 @@ Examples:
       puts each line as a record, reads them back, and accounts for every one of them
   seq 1 1000 | shardfleet dev --input - --json
       the same from standard input, with a summary as JSON
+  shardfleet dev --workers 3
+      three worker processes share the shards of a generated load; a table shows who reads what, how far behind, with how much CPU
+  shardfleet dev --workers 3 --chaos
+      about a minute of records, in which one worker is killed, one is added, a shard is split and a worker is stopped
+  shardfleet dev --workers 3 --chaos --json | jq '{put, lost, failovers, gap_ms_max}'
 
-Exit code: 0 when every record was delivered in order, 1 when one was lost or out of order.";
+The summary: `put` records were acknowledged to the producer, `delivered` lines came out of workers, `settled` records lie within checkpoints,
+`lost` never came, `repeated` came again, `out_of_order` came after a later one of their shard or partition key. With --workers also: `workers`
+processes in all, `failovers` leases that another worker took over from a killed one, and `gap_ms_max`, the longest silence of a shard that
+changed hands because its reader was killed or stopped, or because one joined. A killed worker's records since its last checkpoint come again:
+that is at-least-once delivery, and `repeated_after_kill` counts them.
+
+Exit code: 0 when every record was delivered in order, 1 when one was lost or out of order, or a worker failed by itself.";
 
 const TAIL_HELP: &str = "\
 Examples:
@@ -112,9 +124,15 @@ pub struct DevArgs {
     /// Put each line of this file as a record and read them back; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// How many shards the stream has.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub shards: u32,
+    /// Let so many worker processes share the shards. Without --input they read a generated load.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub workers: Option<u32>,
+    /// While records flow, kill a worker (SIGKILL), add one, split a shard, and stop a worker (SIGTERM). Ends by itself. Default: of 3 workers.
+    #[arg(long)]
+    pub chaos: bool,
+    /// How many shards the stream has. Default: 4, or with --workers two for each and two more.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub shards: Option<u32>,
     /// Take the partition key from this field of each line, which must be a JSON object. Default: the line's number.
     #[arg(long, value_name = "NAME")]
     pub key_field: Option<String>,
@@ -127,15 +145,31 @@ pub struct DevArgs {
     /// Keep streams and tables in this folder, so that they are there next time. Default: in memory.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// The port of Kinesis on 127.0.0.1. Default: 4567, or with --input any free one.
+    /// The port of Kinesis on 127.0.0.1. Default: 4567, or with --input or --workers any free one.
     #[arg(long, value_name = "PORT")]
     pub kinesis_port: Option<u16>,
-    /// The port of DynamoDB on 127.0.0.1. Default: 8000, or with --input any free one.
+    /// The port of DynamoDB on 127.0.0.1. Default: 8000, or with --input or --workers any free one.
     #[arg(long, value_name = "PORT")]
     pub dynamodb_port: Option<u16>,
     /// Give up when nothing has been delivered for so long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub patience: Duration,
+}
+
+/// How many workers `--chaos` brings along.
+const CHAOS_WORKERS: u32 = 3;
+
+impl DevArgs {
+    /// How many worker processes are to share the shards; `None` without a fleet.
+    pub fn fleet(&self) -> Option<u32> {
+        self.workers.or(self.chaos.then_some(CHAOS_WORKERS))
+    }
+
+    /// How many shards the stream is to have.
+    pub fn shard_count(&self) -> u32 {
+        let default = self.fleet().map_or(4, |workers| 2 * workers + 2);
+        self.shards.unwrap_or(default)
+    }
 }
 
 /// `shardfleet tail`
@@ -169,6 +203,9 @@ pub struct RunArgs {
     /// Check the file and say what it comes to, without connecting to anything.
     #[arg(long)]
     pub check: bool,
+    /// For `shardfleet dev`, whose workers run with it: end at once when standard input closes, and print when each record was delivered.
+    #[arg(long, hide = true)]
+    pub fleet_member: bool,
     /// AWS; ahead of what the file says.
     #[command(flatten)]
     pub aws: AwsArgs,

@@ -9,6 +9,7 @@ mod exit;
 mod output;
 mod redrive;
 mod run;
+mod stamp;
 mod tail;
 
 pub use exit::Failure;

@@ -8,6 +8,12 @@ pub(crate) fn say(line: &str) {
     writeln!(io::stderr().lock(), "{line}").ok();
 }
 
+/// Writes to a person's terminal as it is, control sequences included.
+pub(crate) fn draw(text: &str) {
+    let mut out = io::stderr().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
+}
+
 /// Prints a line of the result.
 ///
 /// # Errors

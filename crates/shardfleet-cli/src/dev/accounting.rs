@@ -86,6 +86,71 @@ pub struct Account {
     pub shards: BTreeMap<ShardId, Counts>,
 }
 
+/// The ledger's records, found by what a log entry says.
+struct Records<'a> {
+    ledger: &'a [LedgerEntry],
+    is_delivered: Vec<bool>,
+    by_place: HashMap<(&'a ShardId, &'a SequenceNumber), usize>,
+    /// In the order in which they were put.
+    by_content: HashMap<(&'a ShardId, &'a Fingerprint), VecDeque<usize>>,
+}
+
+/// What a log entry is about.
+enum Found {
+    /// The first delivery of the record with this index.
+    First(usize),
+    /// A record that was delivered before.
+    Again,
+    /// Nothing that was put.
+    Stranger,
+}
+
+impl<'a> Records<'a> {
+    fn new(ledger: &'a [LedgerEntry]) -> Self {
+        let mut by_place = HashMap::with_capacity(ledger.len());
+        let mut by_content: HashMap<_, VecDeque<usize>> = HashMap::with_capacity(ledger.len());
+        for (i, entry) in ledger.iter().enumerate() {
+            by_place.insert((&entry.shard_id, &entry.sequence_number), i);
+            by_content
+                .entry((&entry.shard_id, &entry.fingerprint))
+                .or_default()
+                .push_back(i);
+        }
+        Self {
+            ledger,
+            is_delivered: vec![false; ledger.len()],
+            by_place,
+            by_content,
+        }
+    }
+
+    /// A record is known by what is in it, whatever place a delivery claims for it. Of records that hold the same, it is the one at that place; failing
+    /// that, the first one put is the first one delivered.
+    fn deliver(&mut self, entry: &'a LogEntry) -> Found {
+        let Some(same) = self.by_content.get_mut(&(&entry.shard_id, &entry.fingerprint)) else {
+            return Found::Stranger;
+        };
+        let at_place = entry
+            .position
+            .sequence_number()
+            .and_then(|number| self.by_place.get(&(&entry.shard_id, number)))
+            .filter(|i| self.ledger[**i].fingerprint == entry.fingerprint);
+        let index = match at_place {
+            Some(i) if self.is_delivered[*i] => return Found::Again,
+            Some(i) => *i,
+            None => loop {
+                match same.pop_front() {
+                    Some(i) if self.is_delivered[i] => {}
+                    Some(i) => break i,
+                    None => return Found::Again,
+                }
+            },
+        };
+        self.is_delivered[index] = true;
+        Found::First(index)
+    }
+}
+
 /// Compares. `ledger` is in the order in which the producer put the records, `log` in the order of delivery, `checkpoints` are the last of each shard.
 pub fn account(
     ledger: &[LedgerEntry],
@@ -93,15 +158,7 @@ pub fn account(
     checkpoints: &BTreeMap<ShardId, ExtendedSequenceNumber>,
 ) -> Account {
     let mut shards: BTreeMap<ShardId, Counts> = BTreeMap::new();
-    // A record is known by what is in it, whatever place a delivery claims for it. Of records that hold the same, the first one put is the first one
-    // delivered.
-    let mut undelivered: HashMap<(&ShardId, &Fingerprint), VecDeque<usize>> =
-        HashMap::with_capacity(ledger.len());
-    for (i, entry) in ledger.iter().enumerate() {
-        undelivered
-            .entry((&entry.shard_id, &entry.fingerprint))
-            .or_default()
-            .push_back(i);
+    for entry in ledger {
         let counts = shards.entry(entry.shard_id.clone()).or_default();
         counts.put += 1;
         let place = ExtendedSequenceNumber::At(entry.sequence_number.clone(), 0);
@@ -111,18 +168,22 @@ pub fn account(
                 .is_some_and(|through| place <= *through),
         );
     }
+    let mut records = Records::new(ledger);
     let mut last_of_shard: HashMap<&ShardId, &SequenceNumber> = HashMap::new();
     let mut last_of_key: HashMap<&str, usize> = HashMap::new();
     for entry in log {
         let counts = shards.entry(entry.shard_id.clone()).or_default();
         counts.delivered += 1;
-        let Some(same) = undelivered.get_mut(&(&entry.shard_id, &entry.fingerprint)) else {
-            counts.unexpected += 1;
-            continue;
-        };
-        let Some(index) = same.pop_front() else {
-            counts.repeated += 1;
-            continue;
+        let index = match records.deliver(entry) {
+            Found::First(index) => index,
+            Found::Again => {
+                counts.repeated += 1;
+                continue;
+            }
+            Found::Stranger => {
+                counts.unexpected += 1;
+                continue;
+            }
         };
         let record = &ledger[index];
         let shard_is_behind = last_of_shard
@@ -138,9 +199,9 @@ pub fn account(
         last_of_shard.insert(&record.shard_id, &record.sequence_number);
         last_of_key.insert(&record.partition_key, index);
     }
-    for ((shard_id, _), left) in undelivered {
-        if let Some(counts) = shards.get_mut(shard_id) {
-            counts.lost += left.len() as u64;
+    for (entry, is_delivered) in ledger.iter().zip(&records.is_delivered) {
+        if let Some(counts) = shards.get_mut(&entry.shard_id) {
+            counts.lost += u64::from(!is_delivered);
         }
     }
     let mut total = Counts::default();
@@ -234,6 +295,29 @@ mod tests {
                 ..GOOD
             }
         );
+    }
+
+    #[test]
+    fn a_repeat_of_a_record_is_not_taken_for_another_one_that_holds_the_same() {
+        let mut ledger = ledger();
+        for entry in &mut ledger {
+            entry.fingerprint = fingerprint(b"the same");
+        }
+        let entry = |e: &LedgerEntry| LogEntry {
+            shard_id: e.shard_id.clone(),
+            position: ExtendedSequenceNumber::At(e.sequence_number.clone(), 0),
+            fingerprint: e.fingerprint,
+        };
+        let mut log: Vec<_> = ledger.iter().map(entry).collect();
+        log.insert(20, log[10].clone());
+        log.truncate(100);
+        let total = account(&ledger, &log, &BTreeMap::new()).total;
+        let expected = Counts {
+            lost: 1,
+            repeated: 1,
+            ..GOOD
+        };
+        assert_eq!(total, expected);
     }
 
     #[test]

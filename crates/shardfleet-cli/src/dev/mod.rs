@@ -18,6 +18,7 @@ use crate::exit::Failure;
 use crate::output::{result_line, say};
 
 pub mod accounting;
+mod fleet;
 mod input;
 
 use accounting::{Account, Counts, LedgerEntry, LogEntry, fingerprint};
@@ -58,9 +59,10 @@ pub(crate) async fn run(args: DevArgs) -> Result<(), Failure> {
         .map(|path| input::read(path, args.key_field.as_deref()))
         .transpose()?;
     let services = Services::start(&args).await?;
-    let result = match records {
-        None => serve(&args, &services).await,
-        Some(records) => put_and_read(&args, &services, records).await,
+    let result = match (args.fleet(), records) {
+        (Some(workers), records) => fleet::run(&args, workers, &services, records).await,
+        (None, None) => serve(&args, &services).await,
+        (None, Some(records)) => put_and_read(&args, &services, records).await,
     };
     services.stop().await;
     result
@@ -69,7 +71,8 @@ pub(crate) async fn run(args: DevArgs) -> Result<(), Failure> {
 impl Services {
     async fn start(args: &DevArgs) -> Result<Self, Failure> {
         // Fixed ports are for those who connect from elsewhere; a run of its own must not collide with them.
-        let port = |given: Option<u16>, usual| given.unwrap_or(if args.input.is_some() { 0 } else { usual });
+        let is_run = args.input.is_some() || args.fleet().is_some();
+        let port = |given: Option<u16>, usual| given.unwrap_or(if is_run { 0 } else { usual });
         let mut kinesis = LocalKinesis::builder().port(port(args.kinesis_port, 4567));
         let mut dynamodb = LocalDynamoDb::builder().port(port(args.dynamodb_port, 8000));
         if let Some(dir) = &args.data_dir {
@@ -110,7 +113,7 @@ async fn serve(args: &DevArgs, services: &Services) -> Result<(), Failure> {
     let kinesis = services.kinesis.endpoint();
     let dynamodb = services.dynamodb.endpoint();
     let client = AwsKinesis::new(&Services::settings(kinesis.clone()).await);
-    ensure_stream(&client, &args.stream, args.shards).await?;
+    ensure_stream(&client, &args.stream, args.shard_count()).await?;
     let (region, id, secret) = (
         shardfleet_local::REGION,
         shardfleet_local::ACCESS_KEY_ID,
@@ -155,7 +158,7 @@ async fn put_and_read(args: &DevArgs, services: &Services, records: Vec<PutRecor
         return Err(Failure::usage("--input holds no lines; there is nothing to put"));
     }
     let kinesis = AwsKinesis::new(&Services::settings(services.kinesis.endpoint()).await);
-    ensure_stream(&kinesis, &args.stream, args.shards).await?;
+    ensure_stream(&kinesis, &args.stream, args.shard_count()).await?;
     let dynamodb = Services::settings(services.dynamodb.endpoint()).await;
     let store = DynamoDbLeaseStore::builder(format!("{}-accounted", args.stream), &dynamodb).build();
     let run = AccountedRun {

@@ -20,6 +20,7 @@ use crate::output::{result_line, say};
 
 mod child;
 mod config;
+mod parent;
 
 use child::ChildProcessor;
 use config::{HandlerConfig, LeaseStoreConfig, WorkerConfig};
@@ -41,12 +42,15 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
         result_line(&format!("{path} is valid\n{config:#?}"))?;
         return Ok(());
     }
+    if args.fleet_member {
+        parent::end_with_standard_input();
+    }
     // Listened for from the start, so that a stop while the worker opens releases its leases too.
     let mut signals = Signals::listen()?;
     let output_closed = Arc::new(Notify::new());
     let worker = {
         let stop = stream.stop_handle();
-        let opening = start(&config, &stream, &output_closed);
+        let opening = start(&config, &stream, &output_closed, args.fleet_member);
         tokio::pin!(opening);
         tokio::select! {
             biased;
@@ -169,6 +173,7 @@ async fn start(
     config: &WorkerConfig,
     stream: &KinesisStream,
     output_closed: &Arc<Notify>,
+    is_fleet_member: bool,
 ) -> Result<SubscriptionHandle, Failure> {
     let policy = error_policy(config)?;
     let on_error = |error: &shardfleet::KinesisError| {
@@ -181,6 +186,7 @@ async fn start(
             let closed = Arc::clone(output_closed);
             let factory = move |_: &ShardId| StdoutProcessor {
                 closed: Arc::clone(&closed),
+                is_stamped: is_fleet_member,
             };
             stream.process(factory, policy, on_error).await?
         }
@@ -229,14 +235,20 @@ fn error_policy(config: &WorkerConfig) -> Result<ErrorPolicy, Failure> {
 struct StdoutProcessor {
     /// Told when nobody reads the lines any more.
     closed: Arc<Notify>,
+    /// Whether each line says when it was printed.
+    is_stamped: bool,
 }
 
 #[async_trait]
 impl RecordProcessor for StdoutProcessor {
     async fn process_records(&mut self, input: ProcessRecordsInput<'_>) -> Result<(), ProcessorError> {
         for record in input.records {
+            let mut line = crate::tail::record_json(record);
+            if self.is_stamped {
+                line["delivered_at_micros"] = crate::stamp::micros().into();
+            }
             // A record counts as settled once it is printed, so a closed output must fail.
-            if let Err(error) = result_line(&crate::tail::record_json(record).to_string()) {
+            if let Err(error) = result_line(&line.to_string()) {
                 if error.kind() == std::io::ErrorKind::BrokenPipe {
                     self.closed.notify_one();
                 }

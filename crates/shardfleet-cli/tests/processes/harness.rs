@@ -219,6 +219,18 @@ pub(crate) fn run(command: &mut Command) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
+/// Runs a command to its end, which must come within `limit`: exit code, standard output, standard error.
+pub(crate) async fn run_within(command: Command, limit: Duration) -> (Option<i32>, String, String) {
+    let mut command = tokio::process::Command::from(command);
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(limit, output).await;
+    let output = output
+        .unwrap_or_else(|_| panic!("it did not end within {limit:?}"))
+        .expect("the process starts");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

@@ -2,6 +2,7 @@
 
 mod child_handler;
 mod dev_command;
+mod fleet;
 mod harness;
 mod kill;
 mod producer;
