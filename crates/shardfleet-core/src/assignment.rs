@@ -101,6 +101,8 @@ pub struct WorkerView {
     pub worker_id: WorkerId,
     /// Whether it takes part.
     pub standing: Standing,
+    /// It let a lease expire and has shown no sign of life since. It is given nothing that anybody else has room for.
+    pub suspect: bool,
     /// Its metrics by short name; none for a worker that is balanced by throughput.
     pub readings: BTreeMap<String, Reading>,
 }
@@ -111,6 +113,7 @@ impl WorkerView {
         Self {
             worker_id: worker_id.into(),
             standing: Standing::Active,
+            suspect: false,
             readings: BTreeMap::new(),
         }
     }
@@ -144,6 +147,7 @@ impl WorkerView {
         Some(Self {
             worker_id: stats.worker_id.clone(),
             standing,
+            suspect: false,
             readings,
         })
     }

@@ -128,15 +128,31 @@ pub struct FleetWatch {
     /// Active workers other than this one, as of the last scan.
     roster: BTreeSet<WorkerId>,
     has_seen_roster: bool,
+    /// Workers that let a lease expire and have shown no sign of life since, and when each last reported before that.
+    suspects: BTreeMap<WorkerId, u64>,
     last_balance: Option<Moment>,
     settling: u32,
+    /// When the last worker joined.
+    joined_at: Option<Moment>,
 }
 
 #[derive(Clone, Debug)]
 struct Holder {
     now: Option<WorkerId>,
-    /// Who held it before, whether that one was alive, and when the change was seen.
-    moved: Option<(Option<WorkerId>, bool, Moment)>,
+    counter: u64,
+    moved: Option<SeenMove>,
+}
+
+#[derive(Clone, Debug)]
+struct SeenMove {
+    /// Who held the lease before.
+    from: Option<WorkerId>,
+    /// That one was alive.
+    by_handoff: bool,
+    /// When it was first seen to begin.
+    began: Moment,
+    /// When the change was seen.
+    at: Moment,
 }
 
 impl FleetWatch {
@@ -151,8 +167,10 @@ impl FleetWatch {
             holders: BTreeMap::new(),
             roster: BTreeSet::new(),
             has_seen_roster: false,
+            suspects: BTreeMap::new(),
             last_balance: None,
             settling: 0,
+            joined_at: None,
         }
     }
 
@@ -161,6 +179,7 @@ impl FleetWatch {
         let leases = &snapshot.leases;
         for lease in leases.values() {
             let was_expired = self.is_expired(now, lease);
+            self.note_life(lease, was_expired, snapshot);
             self.note_holder(now, lease, was_expired);
             self.note_handoff(now, lease);
             let is_free = lease.actual_owner().is_none()
@@ -177,7 +196,30 @@ impl FleetWatch {
         self.free_since.retain(|key, _| leases.contains_key(key));
         self.handoffs.retain(|key, _| leases.contains_key(key));
         self.holders.retain(|key, _| leases.contains_key(key));
-        self.note_roster(wall, snapshot);
+        self.suspects
+            .retain(|id, reported| last_report(id, snapshot).is_some_and(|at| at <= *reported));
+        self.note_roster(now, wall, snapshot);
+    }
+
+    /// Whoever lets a lease expire is taken for dead until it renews one or reports again. Without that memory two dead workers would be given each other's leases
+    /// in turn, each looking alive for as long as it takes what it was given to expire.
+    fn note_life(&mut self, lease: &Lease, is_expired: bool, snapshot: &FleetSnapshot) {
+        let Some(holder) = lease.actual_owner().filter(|holder| **holder != self.me) else {
+            return;
+        };
+        if is_expired && !lease.is_finished() {
+            if let Some(reported) = last_report(holder, snapshot) {
+                self.suspects.entry(holder.clone()).or_insert(reported);
+            }
+            return;
+        }
+        let has_renewed = self
+            .holders
+            .get(&lease.lease_key)
+            .is_some_and(|known| known.now.as_ref() == Some(holder) && known.counter != lease.counter);
+        if has_renewed {
+            self.suspects.remove(holder);
+        }
     }
 
     /// Notes a row that this worker wrote or read by itself at `now`.
@@ -197,16 +239,27 @@ impl FleetWatch {
             None => {
                 let holder = Holder {
                     now: holder.cloned(),
+                    counter: lease.counter,
                     moved: None,
                 };
                 self.holders.insert(lease.lease_key.clone(), holder);
             }
             Some(known) if known.now.as_ref() != holder => {
+                known.counter = lease.counter;
                 let from = std::mem::replace(&mut known.now, holder.cloned());
                 let by_handoff = from.is_some() && !was_expired;
-                known.moved = Some((from, by_handoff, now));
+                let began = self
+                    .handoffs
+                    .get(&lease.lease_key)
+                    .map_or(now, |(_, since)| *since);
+                known.moved = Some(SeenMove {
+                    from,
+                    by_handoff,
+                    began,
+                    at: now,
+                });
             }
-            Some(_) => {}
+            Some(known) => known.counter = lease.counter,
         }
     }
 
@@ -224,7 +277,7 @@ impl FleetWatch {
         }
     }
 
-    fn note_roster(&mut self, wall: Timestamp, snapshot: &FleetSnapshot) {
+    fn note_roster(&mut self, now: Moment, wall: Timestamp, snapshot: &FleetSnapshot) {
         let active: BTreeSet<WorkerId> = self
             .views(wall, snapshot)
             .into_iter()
@@ -234,6 +287,7 @@ impl FleetWatch {
         let has_new = active.difference(&self.roster).next().is_some();
         if has_new && self.has_seen_roster {
             self.settling = SETTLING_RUNS;
+            self.joined_at = Some(now);
         }
         self.roster = active;
         self.has_seen_roster = true;
@@ -293,6 +347,10 @@ impl FleetWatch {
             .workers
             .iter()
             .filter_map(|stats| WorkerView::from_stats(stats, wall, &self.policy.assignment))
+            .map(|view| WorkerView {
+                suspect: self.suspects.contains_key(&view.worker_id),
+                ..view
+            })
             .collect()
     }
 
@@ -317,11 +375,15 @@ impl FleetWatch {
             .get(&lease.lease_key)
             .is_some_and(|(_, since)| now.since(*since) > patience);
         let moved = self.holders.get(&lease.lease_key).and_then(|holder| {
-            let (from, by_handoff, at) = holder.moved.clone()?;
+            // What moved before somebody joined may move on to them at once: workers that start one after another are no reason to wait.
+            let moved = holder.moved.as_ref()?;
+            if self.joined_at.is_some_and(|joined| moved.began < joined) {
+                return None;
+            }
             Some(RecentMove {
-                from,
-                by_handoff,
-                age: now.since(at),
+                from: moved.from.clone(),
+                by_handoff: moved.by_handoff,
+                age: now.since(moved.at),
             })
         });
         ObservedLease {
@@ -427,7 +489,7 @@ impl FleetWatch {
                         && !observed.lease.is_finished()
                         && observed.lease.actual_owner() == Some(&view.worker_id)
                 };
-                if view.worker_id != self.me && leases.iter().any(is_dead) {
+                if view.worker_id != self.me && (view.suspect || leases.iter().any(is_dead)) {
                     view.standing = Standing::Expired;
                 }
             }
@@ -528,7 +590,7 @@ impl FleetWatch {
             .map(|lease| self.observed(now, lease))
             .collect();
         let mut workers = self.views(wall, snapshot);
-        workers.retain(|view| view.worker_id != self.me);
+        workers.retain(|view| view.worker_id != self.me && !view.suspect);
         let view = FleetView {
             leases: &leases,
             workers: &workers,
@@ -545,6 +607,15 @@ impl FleetWatch {
             })
             .collect()
     }
+}
+
+/// When a worker last reported, in seconds of its own clock; `None` for one that has no row.
+fn last_report(worker_id: &WorkerId, snapshot: &FleetSnapshot) -> Option<u64> {
+    let reports = snapshot
+        .workers
+        .iter()
+        .filter(|stats| stats.worker_id == *worker_id);
+    reports.map(|stats| stats.last_update_seconds.unwrap_or(0)).max()
 }
 
 /// What [`FleetWatch::plan_takeover`] must know besides the table.

@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) application: ApplicationName,
     pub(crate) worker_id: WorkerId,
     pub(crate) start_at: Option<KinesisPosition>,
+    pub(crate) initial_position: Option<KinesisPosition>,
     pub(crate) batch_size: u32,
     pub(crate) poll_interval: Duration,
     pub(crate) read_limits: ReadLimits,
@@ -50,6 +51,7 @@ impl Settings {
             worker_id: WorkerId::new(""),
             stream,
             start_at: None,
+            initial_position: None,
             batch_size: 1_000,
             poll_interval: Duration::from_secs(1),
             read_limits: ReadLimits::SERVICE,
@@ -71,6 +73,11 @@ impl Settings {
             limits: self.read_limits,
             ..ReaderPolicy::default()
         }
+    }
+
+    /// Where a shard without a checkpoint starts, as far as the user said.
+    pub(crate) fn start(&self) -> Option<&KinesisPosition> {
+        self.start_at.as_ref().or(self.initial_position.as_ref())
     }
 
     /// Every setting that makes no sense.
@@ -152,6 +159,14 @@ impl Settings {
                 format!("is {} bytes; at least 1 MiB is needed", self.memory_budget),
             );
         }
+        if let Some(KinesisPosition::Sequence(shard_id, _)) = &self.initial_position {
+            refuse(
+                "initial_position",
+                format!(
+                    "is a record of {shard_id}, and other shards would have no start; use the horizon, LATEST or a time, or start_at for one record"
+                ),
+            );
+        }
         problems.extend(self.fleet.problems(self.failover_time));
         if problems.is_empty() {
             Ok(())
@@ -179,12 +194,16 @@ fn check_name(
 
 #[cfg(test)]
 mod tests {
+    use shardfleet_core::sequence::SequenceNumber;
+
     use super::*;
 
     #[test]
     fn all_problems_are_named_at_once() {
         let mut settings = Settings::new("a stream".into());
         settings.batch_size = 0;
+        let record = SequenceNumber::parse("1").expect("digits");
+        settings.initial_position = Some(KinesisPosition::sequence("shardId-000000000000", record));
         settings.failover_time = Duration::from_millis(1);
         let problems = settings.check().expect_err("nothing of it makes sense").problems;
         let named: Vec<_> = problems.iter().map(|p| p.setting.as_str()).collect();
@@ -195,7 +214,8 @@ mod tests {
                 "application",
                 "worker_id",
                 "batch_size",
-                "failover_time"
+                "failover_time",
+                "initial_position"
             ]
         );
     }

@@ -191,10 +191,17 @@ impl KinesisStreamBuilder {
         self
     }
 
-    /// Where the shards that are opened at startup start, ahead of their checkpoints; also where shards without a checkpoint start. Default: checkpoints, then LATEST
-    /// (`KCL: initialPositionInStreamExtended`).
+    /// Where the shards that are opened at startup start, **ahead of their checkpoints**; also where shards without a checkpoint start. A worker that keeps it
+    /// reads from there again at each of its starts. Default: checkpoints, then [`initial_position`](Self::initial_position).
     pub fn start_at(mut self, position: KinesisPosition) -> Self {
         self.settings.start_at = Some(position);
+        self
+    }
+
+    /// Where shards start that have no checkpoint; one that has goes on from it, so this may stay in the configuration of a fleet for ever. A time or an end of
+    /// the stream, not a sequence number. Default LATEST (`KCL: initialPositionInStreamExtended`).
+    pub fn initial_position(mut self, position: KinesisPosition) -> Self {
+        self.settings.initial_position = Some(position);
         self
     }
 

@@ -134,6 +134,11 @@ impl HeldLease {
         HoldError::Lost
     }
 
+    /// Who is to have the lease next, while a handoff is under way.
+    pub(crate) fn next_owner(&self) -> Option<WorkerId> {
+        self.next_owner.borrow().clone()
+    }
+
     /// Waits until a handoff is asked for; to whom.
     pub(crate) async fn handoff_wanted(&self) -> WorkerId {
         let mut next_owner = self.next_owner.subscribe();

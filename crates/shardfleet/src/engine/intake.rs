@@ -162,7 +162,7 @@ impl Coordinator {
         self.pending.remove(&key);
         self.resting.remove(&key);
         self.watch.observe_one(context.clock.now(), &row);
-        let mut start = start_of(&row, context.settings.start_at.as_ref(), self.is_first_pass);
+        let mut start = start_of(&row, &context.settings, self.is_first_pass);
         if !self.is_first_pass {
             start = start.not_after(self.opened_at);
         }

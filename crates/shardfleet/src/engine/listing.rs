@@ -50,7 +50,7 @@ impl Coordinator {
             .stream_created_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = summary.created_at;
-        let start = context.settings.start_at.as_ref();
+        let start = context.settings.start();
         let filter = if leases.is_empty() {
             filter_of(start)
         } else {
@@ -133,8 +133,8 @@ fn not_ready(operation: &'static str, subject: &str, reason: String) -> KinesisE
     ))
 }
 
-fn initial_position(start_at: Option<&KinesisPosition>) -> InitialPosition {
-    match start_at {
+fn initial_position(start: Option<&KinesisPosition>) -> InitialPosition {
+    match start {
         Some(KinesisPosition::Horizon) => InitialPosition::TrimHorizon,
         Some(KinesisPosition::Timestamp(_)) => InitialPosition::AtTimestamp,
         _ => InitialPosition::Latest,
@@ -143,8 +143,8 @@ fn initial_position(start_at: Option<&KinesisPosition>) -> InitialPosition {
 
 /// Which shards an empty table is filled from. From the horizon all are listed, and those without a listed parent are read first: what "open at the trim
 /// horizon" means for shards of a moment's life is the service's secret, and a record must not depend on it.
-fn filter_of(start_at: Option<&KinesisPosition>) -> ShardFilter {
-    match start_at {
+fn filter_of(start: Option<&KinesisPosition>) -> ShardFilter {
+    match start {
         Some(KinesisPosition::Horizon | KinesisPosition::Sequence(..)) => ShardFilter::All,
         Some(KinesisPosition::Timestamp(at)) => ShardFilter::AtTimestamp(*at),
         _ => ShardFilter::AtLatest,

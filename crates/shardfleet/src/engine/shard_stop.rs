@@ -122,10 +122,22 @@ impl ShardTask {
             () = context.stop.cancelled() => return self.stop().await,
             () = drained => {}
         }
-        match self.flush_and_release().await {
-            ShardOutcome::Released => ShardOutcome::HandedOver { to },
-            outcome => outcome,
+        let outcome = self.flush_and_release().await;
+        let unsettled = self.progress.held();
+        if outcome != ShardOutcome::LeaseLost && unsettled > 0 {
+            let reason = format!(
+                "the shard goes to {to}, and {unsettled} of its records were not settled within {} s (handoff_timeout); they come again there",
+                timeout.as_secs_f64()
+            );
+            context
+                .report(KinesisError::LeaseLost {
+                    stream: context.settings.stream.clone(),
+                    shard_id: self.shard_id.clone(),
+                    reason,
+                })
+                .await;
         }
+        outcome
     }
 
     /// The last checkpoint, then the release, each tried as long as there is time.
@@ -137,8 +149,12 @@ impl ShardTask {
         if self.lease.is_lost() {
             return ShardOutcome::LeaseLost;
         }
+        let next_owner = self.lease.next_owner();
         if self.lease.release(self.patience()).await {
-            ShardOutcome::Released
+            match next_owner {
+                Some(to) => ShardOutcome::HandedOver { to },
+                None => ShardOutcome::Released,
+            }
         } else {
             ShardOutcome::NotReleased
         }

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::error::KinesisError;
 use crate::kinesis::{KinesisApiError, KinesisApiErrorKind, RecordsPage, ShardFilter};
+use crate::settings::Settings;
 
 /// What a page is expected to hold before any was read.
 const FIRST_PAGE_BYTES: u64 = 1 << 20;
@@ -536,15 +537,11 @@ fn parents_to_wait_for(lease: &Lease) -> Vec<ShardId> {
 }
 
 /// The start of a shard: from its lease, or from where the subscription was told to start.
-pub(crate) fn start_of(
-    lease: &shardfleet_core::lease::Lease,
-    start_at: Option<&KinesisPosition>,
-    is_first_pass: bool,
-) -> ShardStart {
-    match start_at {
+pub(crate) fn start_of(lease: &Lease, settings: &Settings, is_first_pass: bool) -> ShardStart {
+    match &settings.start_at {
         Some(position) if is_first_pass && position.concerns(&lease.lease_key.shard_id()) => {
             ShardStart::at(position)
         }
-        _ => ShardStart::resume(lease, start_at.and_then(KinesisPosition::as_timestamp)),
+        _ => ShardStart::resume(lease, settings.start().and_then(KinesisPosition::as_timestamp)),
     }
 }

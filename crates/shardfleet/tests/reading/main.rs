@@ -6,6 +6,7 @@ mod batches;
 mod data_loss;
 mod failover;
 mod failures;
+mod fleet;
 mod handlers;
 mod iterators;
 mod many;

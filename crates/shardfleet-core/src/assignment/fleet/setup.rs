@@ -29,6 +29,7 @@ pub(super) fn merged_views(views: &[WorkerView]) -> BTreeMap<&WorkerId, WorkerVi
             continue;
         };
         known.standing = known.standing.min(view.standing);
+        known.suspect &= view.suspect;
         for (name, reading) in &view.readings {
             known
                 .readings
@@ -66,7 +67,7 @@ pub(super) fn workers_of(
     ids.into_iter()
         .map(|id| {
             let standing = views.get(id).map(|view| view.standing);
-            let suspect = suspects.contains(id);
+            let suspect = suspects.contains(id) || views.get(id).is_some_and(|view| view.suspect);
             let role = match (standing, suspect) {
                 (Some(Standing::Active), false) => Role::Receives,
                 (Some(Standing::Active), true) => Role::LastResort,

@@ -20,6 +20,7 @@ fn any_worker(id: usize) -> impl Strategy<Value = WorkerView> {
     )
         .prop_map(move |(standing, reading)| WorkerView {
             standing,
+            suspect: false,
             readings: reading
                 .map(|(average, latest, limit)| {
                     (

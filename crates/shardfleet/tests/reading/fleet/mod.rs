@@ -1,0 +1,9 @@
+//! Several workers share one stream: each test has a stream that records flow through, and books of who was given what.
+
+mod failing;
+mod handoffs;
+mod joining;
+mod leaving;
+mod rows;
+mod store_faults;
+mod support;
