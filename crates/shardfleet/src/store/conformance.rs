@@ -27,6 +27,8 @@ use futures::future::BoxFuture;
 use super::{LeaseStore, StoreError};
 
 mod cases;
+mod lock;
+mod metrics;
 pub(crate) mod samples;
 mod writes;
 

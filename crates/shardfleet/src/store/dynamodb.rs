@@ -1,12 +1,16 @@
 //! Leases in DynamoDB, in the table and the layout of the Java KCL 3.x, so that Java and Rust workers share them.
 //!
 //! Existing rows are only ever changed by update expressions, never written whole: what other versions keep there survives.
-//! Rows of the same table that are no leases (leader lock, worker metrics, migration states) are passed over.
+//! (A lock that is taken over is written whole, as the lock client does.) Rows that are no leases lie in the same table and
+//! say by their `entityType` what they are: the leader's lock, the workers' metrics, migration states. None of them has an
+//! owner, so that the index of owners holds leases only. Rows that cannot be read, and kinds of rows that this release
+//! does not know, are reported by a scan and left alone.
 //!
 //! Reads are tried twice by the SDK; a write is tried once. Trying a lost write again would either conflict with
 //! itself or count twice, and only the caller knows how to tell: by reading the row back.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,17 +30,26 @@ use shardfleet_core::worker_metrics::WorkerMetricStats;
 
 use self::error::store_error;
 use self::item::Item;
-use super::{LeaseScan, LeaseStore, StoreError, StoreErrorKind, UnreadableRow};
+use self::layout::Tables;
+use self::table::TableOptions;
+use super::{LeaseScan, LeaseStore, StoreError, StoreErrorKind};
 use crate::aws::AwsSettings;
 
-mod coordinator;
 #[cfg(test)]
 #[path = "../../tests/support/dynamo_json.rs"]
 mod dynamo_json;
 mod error;
 mod expression;
 mod item;
+mod layout;
+mod lock;
+mod metrics;
+mod migration;
+mod scan;
+mod start;
 mod table;
+#[cfg(test)]
+mod vectors;
 
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 // KCL waits this long for a new table.
@@ -44,10 +57,28 @@ const DEFAULT_PREPARE_DEADLINE: Duration = Duration::from_mins(10);
 const DEFAULT_SCAN_DEADLINE: Duration = Duration::from_mins(1);
 const READ_ATTEMPTS: u32 = 2;
 
-/// A lease store in a DynamoDB table.
+/// A lease store in a DynamoDB table, shared with Java workers of KCL 3.x.
+///
+/// **Table.** Leases, the leader's lock, the workers' metrics and migration states are in one table, as KCL 3.5 has them. [`prepare`](LeaseStore::prepare) creates
+/// it with its index of owners, and completes one that lacks the index or an option of the builder.
+///
+/// **Older tables.** An application that began on KCL 3.0 to 3.4 keeps the lock and the migration states in `<application>-CoordinatorState` and the metrics in
+/// `<application>-WorkerMetricStats`, until a Java leader of KCL 3.5 with `migrateAllEntitiesToLeaseTable` has moved them. `prepare` uses these tables where it finds
+/// the first of them, and notices when the move is complete. It never creates them: Java workers recognise the layout by the mere existence of the first.
+/// `prepare` therefore needs the right to describe it, and to read and write both where they exist. A Rust leader does not carry out the move; it waits for a Java
+/// leader.
+///
+/// **Upgrades from KCL 2.x.** `prepare` writes the row `Migration3.0` with the state `CLIENT_VERSION_3X` where there is none, as a Java worker of KCL 3.x does. An
+/// application whose upgrade is not finished, can still be rolled back, or was rolled back, is refused with
+/// [`StoreErrorKind::Invalid`] and what to do. Workers of KCL 2.x that run without that row cannot be noticed; they must be gone, since they fail on any row
+/// that is no lease.
+///
+/// **Faults at the start.** `prepare` goes on while DynamoDB throttles or makes too many tables or indexes at once, until its deadline, and bears five failures to
+/// reach it in a row.
 #[derive(Clone, Debug)]
 pub struct DynamoDbLeaseStore {
-    table: String,
+    tables: Arc<Tables>,
+    table_options: TableOptions,
     reads: Client,
     writes: Client,
     prepare_deadline: Duration,
@@ -58,6 +89,10 @@ pub struct DynamoDbLeaseStore {
 #[derive(Clone, Debug)]
 pub struct DynamoDbLeaseStoreBuilder {
     table: String,
+    application: Option<String>,
+    coordinator_table: Option<String>,
+    metrics_table: Option<String>,
+    table_options: TableOptions,
     sdk_config: SdkConfig,
     attempt_timeout: Duration,
     prepare_deadline: Duration,
@@ -83,6 +118,61 @@ impl DynamoDbLeaseStoreBuilder {
     #[must_use]
     pub fn scan_deadline(mut self, deadline: Duration) -> Self {
         self.scan_deadline = deadline;
+        self
+    }
+
+    /// The application's name (`KCL: applicationName`), where the lease table has another (`KCL: tableName`). Default: the lease table's. Only the names of the
+    /// two tables that KCL 3.0 to 3.4 keeps beside the lease table are made of it.
+    #[must_use]
+    pub fn application_name(mut self, name: impl Into<String>) -> Self {
+        self.application = Some(name.into());
+        self
+    }
+
+    /// The table in which an application from KCL 3.0 to 3.4 keeps its lock and migration states (`KCL: coordinatorStateTableConfig.tableName`). Default
+    /// `<application>-CoordinatorState`. Used where it is found, never created.
+    #[must_use]
+    pub fn coordinator_state_table(mut self, table: impl Into<String>) -> Self {
+        self.coordinator_table = Some(table.into());
+        self
+    }
+
+    /// The table in which an application from KCL 3.0 to 3.4 keeps its workers' metrics (`KCL: workerMetricsTableConfig.tableName`). Default
+    /// `<application>-WorkerMetricStats`. Used where the table of [`coordinator_state_table`](Self::coordinator_state_table) is found, never created.
+    #[must_use]
+    pub fn worker_metrics_table(mut self, table: impl Into<String>) -> Self {
+        self.metrics_table = Some(table.into());
+        self
+    }
+
+    /// Whether the lease table has point-in-time recovery (`KCL: leaseTablePitrEnabled`). Default false, which leaves a table as it is; true turns it on at
+    /// each start where it is off.
+    #[must_use]
+    pub fn point_in_time_recovery(mut self, is_enabled: bool) -> Self {
+        self.table_options.point_in_time_recovery = is_enabled;
+        self
+    }
+
+    /// Whether the lease table is protected from deletion (`KCL: leaseTableDeletionProtectionEnabled`). Default false, which leaves a table as it is; true turns
+    /// it on at each start where it is off.
+    #[must_use]
+    pub fn deletion_protection(mut self, is_enabled: bool) -> Self {
+        self.table_options.deletion_protection = is_enabled;
+        self
+    }
+
+    /// A tag of the lease table, besides those given before (`KCL: tags`). A table that is there gets it at the next start. Default: none. DynamoDB allows 50.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.table_options.tags.insert(key.into(), value.into());
+        self
+    }
+
+    /// A new lease table and its index get this many read and write units each (`KCL: billingMode`, `initialLeaseTableReadCapacity`,
+    /// `initialLeaseTableWriteCapacity`), 1 at least. Default: on-demand. A table that is there keeps what it has.
+    #[must_use]
+    pub fn provisioned_capacity(mut self, read_units: u32, write_units: u32) -> Self {
+        self.table_options.capacity = Some((read_units.max(1), write_units.max(1)));
         self
     }
 
@@ -116,8 +206,16 @@ impl DynamoDbLeaseStoreBuilder {
             .retry_config(RetryConfig::standard().with_max_attempts(READ_ATTEMPTS))
             .timeout_config(timeouts(READ_ATTEMPTS))
             .build();
+        let application = self.application.as_ref().unwrap_or(&self.table);
+        let coordinator = self
+            .coordinator_table
+            .unwrap_or_else(|| format!("{application}-CoordinatorState"));
+        let metrics = self
+            .metrics_table
+            .unwrap_or_else(|| format!("{application}-WorkerMetricStats"));
         DynamoDbLeaseStore {
-            table: self.table,
+            tables: Arc::new(Tables::new(self.table, coordinator, metrics)),
+            table_options: self.table_options,
             reads: Client::from_conf(reads),
             writes: Client::from_conf(writes),
             prepare_deadline: self.prepare_deadline,
@@ -140,6 +238,10 @@ impl DynamoDbLeaseStore {
     ) -> DynamoDbLeaseStoreBuilder {
         DynamoDbLeaseStoreBuilder {
             table: table.into(),
+            application: None,
+            coordinator_table: None,
+            metrics_table: None,
+            table_options: TableOptions::default(),
             sdk_config: sdk_config.clone(),
             attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
             prepare_deadline: DEFAULT_PREPARE_DEADLINE,
@@ -149,7 +251,7 @@ impl DynamoDbLeaseStore {
 
     /// The table's name.
     pub fn table(&self) -> &str {
-        &self.table
+        &self.tables.leases
     }
 
     fn doing(&self, what: &str, lease_key: &LeaseKey) -> String {
@@ -177,77 +279,6 @@ impl DynamoDbLeaseStore {
         item::from_item(item).map(Some).map_err(unreadable)
     }
 
-    async fn scan_pages(&self) -> Result<LeaseScan, StoreError> {
-        let mut found = LeaseScan::default();
-        let mut start = None;
-        loop {
-            let page = self
-                .reads
-                .scan()
-                .table_name(&self.table)
-                .set_exclusive_start_key(start)
-                .send()
-                .await
-                .map_err(|error| store_error(format!("scanning {}", self.describe()), error))?;
-            for item in page.items.unwrap_or_default() {
-                if let Err(reason) = coordinator::sort_in(&item, &mut found) {
-                    found
-                        .unreadable
-                        .push(UnreadableRow::new(item::shown_key(&item), reason));
-                }
-            }
-            start = page.last_evaluated_key.filter(|key| !key.is_empty());
-            if start.is_none() {
-                break;
-            }
-        }
-        found
-            .leases
-            .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
-        found
-            .workers
-            .sort_unstable_by(|a, b| a.worker_id.cmp(&b.worker_id));
-        found
-            .unreadable
-            .sort_unstable_by(|a, b| a.lease_key.cmp(&b.lease_key));
-        Ok(found)
-    }
-
-    async fn owned_pages(&self, worker: &WorkerId) -> Result<Vec<LeaseKey>, StoreError> {
-        let owner = expression::of_owner(worker);
-        let mut keys = Vec::new();
-        let mut start = None;
-        loop {
-            let page = self
-                .reads
-                .query()
-                .table_name(&self.table)
-                .index_name(table::OWNER_INDEX)
-                .set_key_condition_expression(owner.condition.clone())
-                .set_expression_attribute_names(owner.names.clone())
-                .set_expression_attribute_values(owner.values.clone())
-                .set_exclusive_start_key(start)
-                .send()
-                .await
-                .map_err(|error| store_error(self.listing(worker), error))?;
-            for item in page.items.unwrap_or_default() {
-                if let Some(Ok(key)) = item.get(item::LEASE_KEY).map(|key| key.as_s()) {
-                    keys.push(LeaseKey::new(key));
-                }
-            }
-            start = page.last_evaluated_key.filter(|key| !key.is_empty());
-            if start.is_none() {
-                break;
-            }
-        }
-        keys.sort_unstable();
-        Ok(keys)
-    }
-
-    fn listing(&self, worker: &WorkerId) -> String {
-        format!("listing the leases of worker {worker} in {}", self.describe())
-    }
-
     async fn within_scan_deadline<T>(
         &self,
         doing: String,
@@ -266,14 +297,14 @@ impl DynamoDbLeaseStore {
 #[async_trait]
 impl LeaseStore for DynamoDbLeaseStore {
     async fn prepare(&self) -> Result<(), StoreError> {
-        table::prepare(&self.reads, &self.table, self.prepare_deadline).await
+        start::prepare(self).await
     }
 
     async fn get(&self, lease_key: &LeaseKey) -> Result<Option<Lease>, StoreError> {
         let output = self
             .reads
             .get_item()
-            .table_name(&self.table)
+            .table_name(&self.tables.leases)
             .key(item::LEASE_KEY, item::text(lease_key.as_str()))
             .consistent_read(true)
             .send()
@@ -286,7 +317,7 @@ impl LeaseStore for DynamoDbLeaseStore {
     }
 
     async fn scan(&self) -> Result<LeaseScan, StoreError> {
-        self.within_scan_deadline(format!("scanning {}", self.describe()), self.scan_pages())
+        self.within_scan_deadline(format!("scanning {}", self.describe()), self.scan_all())
             .await
     }
 
@@ -300,7 +331,7 @@ impl LeaseStore for DynamoDbLeaseStore {
         let sent = self
             .writes
             .put_item()
-            .table_name(&self.table)
+            .table_name(&self.tables.leases)
             .set_item(Some(item::to_item(lease)))
             .set_condition_expression(expressions.condition)
             .set_expression_attribute_names(expressions.names)
@@ -325,7 +356,7 @@ impl LeaseStore for DynamoDbLeaseStore {
         let sent = self
             .writes
             .update_item()
-            .table_name(&self.table)
+            .table_name(&self.tables.leases)
             .key(item::LEASE_KEY, item::text(key.as_str()))
             .set_condition_expression(expressions.condition)
             .set_update_expression(expressions.update)
@@ -361,7 +392,7 @@ impl LeaseStore for DynamoDbLeaseStore {
         let sent = self
             .writes
             .delete_item()
-            .table_name(&self.table)
+            .table_name(&self.tables.leases)
             .key(item::LEASE_KEY, item::text(lease_key.as_str()))
             .set_condition_expression(expressions.condition)
             .set_expression_attribute_names(expressions.names)
@@ -401,6 +432,6 @@ impl LeaseStore for DynamoDbLeaseStore {
     }
 
     fn describe(&self) -> String {
-        format!("DynamoDB table {}", self.table)
+        format!("DynamoDB table {}", self.tables.leases)
     }
 }

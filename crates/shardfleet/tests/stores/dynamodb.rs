@@ -21,7 +21,7 @@ use super::{dynamo_json, new_lease};
 
 const ITEMS: &str = include_str!("../vectors/kcl-items.json");
 
-type Item = HashMap<String, AttributeValue>;
+pub(crate) type Item = HashMap<String, AttributeValue>;
 
 pub(crate) fn sdk_config(endpoint: &str) -> SdkConfig {
     let credentials = Credentials::new("AKIDLOCAL", "secret", None, None, "tests");
@@ -35,51 +35,70 @@ pub(crate) fn sdk_config(endpoint: &str) -> SdkConfig {
 }
 
 /// An embedded DynamoDB, a client that reads and writes rows as they are, and a store on a prepared table.
-struct Fixture {
-    _service: LocalDynamoDb,
-    config: SdkConfig,
-    raw: Client,
-    store: DynamoDbLeaseStore,
+pub(crate) struct Fixture {
+    pub(crate) service: LocalDynamoDb,
+    pub(crate) config: SdkConfig,
+    pub(crate) raw: Client,
+    pub(crate) store: DynamoDbLeaseStore,
 }
 
 impl Fixture {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
+        let fixture = Self::unprepared().await;
+        fixture.store.prepare().await.expect("prepare");
+        fixture
+    }
+
+    /// An account without tables.
+    pub(crate) async fn unprepared() -> Self {
         let service = LocalDynamoDb::builder().start().await.expect("DynamoDB");
         let config = sdk_config(&service.endpoint());
         let store = DynamoDbLeaseStore::builder_with_sdk_config("orders-app", &config).build();
-        store.prepare().await.expect("prepare");
         Self {
-            _service: service,
+            service,
             raw: Client::new(&config),
             config,
             store,
         }
     }
 
-    async fn put(&self, item: Item) {
+    pub(crate) async fn put(&self, item: Item) {
+        self.put_into("orders-app", item).await;
+    }
+
+    pub(crate) async fn put_into(&self, table: &str, item: Item) {
         self.raw
             .put_item()
-            .table_name("orders-app")
+            .table_name(table)
             .set_item(Some(item))
             .send()
             .await
             .expect("put");
     }
 
-    async fn row(&self, lease_key: &str) -> Item {
-        let key = AttributeValue::S(lease_key.to_owned());
+    pub(crate) async fn row(&self, lease_key: &str) -> Item {
+        let row = self.row_of("orders-app", "leaseKey", lease_key).await;
+        row.expect("a row")
+    }
+
+    pub(crate) async fn row_of(&self, table: &str, key_name: &str, key: &str) -> Option<Item> {
         let got = self
             .raw
             .get_item()
-            .table_name("orders-app")
-            .key("leaseKey", key)
+            .table_name(table)
+            .key(key_name, AttributeValue::S(key.to_owned()))
+            .consistent_read(true)
             .send()
-            .await
-            .expect("get");
-        got.item.expect("a row")
+            .await;
+        got.expect("get").item
     }
 
-    async fn create_raw_table(&self, table: &str, hash_key: &str) {
+    pub(crate) async fn tables(&self) -> Vec<String> {
+        let listed = self.raw.list_tables().send().await.expect("list");
+        listed.table_names.unwrap_or_default()
+    }
+
+    pub(crate) async fn create_raw_table(&self, table: &str, hash_key: &str) {
         let key = KeySchemaElement::builder()
             .attribute_name(hash_key)
             .key_type(KeyType::Hash)
@@ -100,7 +119,7 @@ impl Fixture {
     }
 }
 
-fn recorded() -> Vec<(String, Item)> {
+pub(crate) fn recorded() -> Vec<(String, Item)> {
     let vectors: Value = serde_json::from_str(ITEMS).expect("JSON");
     let items = vectors["items"].as_array().expect("items");
     // The legacy tables of 3.4 have other keys and are not ours to read.
@@ -115,11 +134,11 @@ fn recorded() -> Vec<(String, Item)> {
         .collect()
 }
 
-fn text(value: &str) -> AttributeValue {
+pub(crate) fn text(value: &str) -> AttributeValue {
     AttributeValue::S(value.to_owned())
 }
 
-fn number(value: u64) -> AttributeValue {
+pub(crate) fn number(value: u64) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 

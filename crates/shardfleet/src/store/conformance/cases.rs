@@ -12,7 +12,7 @@ use shardfleet_core::sequence::ExtendedSequenceNumber;
 use super::samples::{
     REAL, at, create, full_lease, get, key, must_be_same, new_lease, no_error, openings, same, worker,
 };
-use super::{Case, Verdict, writes};
+use super::{Case, Verdict, lock, metrics, writes};
 use crate::store::LeaseStore;
 
 /// How long a scan or an owner listing may lag behind.
@@ -51,6 +51,15 @@ cases! {
     "each expectation by itself" => writes::single_expectations,
     "one writer of many wins" => writes::one_winner,
     "a whole graceful handoff" => writes::whole_handoff,
+    "the leader's lock is taken only as it was seen" => lock::takes,
+    "the leader's lock is kept only by its holder" => lock::heartbeats,
+    "the leader's lock is given up only by its holder" => lock::releases,
+    "one worker of many gets the leader's lock" => lock::one_leader,
+    "the leader's lock lies beside the leases" => lock::beside_the_leases,
+    "every field of worker metrics survives, in order" => metrics::every_field,
+    "worker metrics are written whole" => metrics::written_whole,
+    "worker metrics are deleted only if unchanged" => metrics::deletions,
+    "worker metrics lie beside the leases" => metrics::beside_the_leases,
 }
 
 async fn prepare_again(store: Arc<dyn LeaseStore>) -> Verdict {
@@ -363,7 +372,7 @@ async fn delete(store: Arc<dyn LeaseStore>) -> Verdict {
 }
 
 /// Looks until it is right, since scans and indexes may lag; answers what was wrong at last.
-async fn eventually<Look: Future<Output = Verdict>>(look: impl Fn() -> Look) -> Verdict {
+pub(super) async fn eventually<Look: Future<Output = Verdict>>(look: impl Fn() -> Look) -> Verdict {
     let mut last = Ok(());
     let looking = async {
         let mut looks = tokio::time::interval(BETWEEN_LOOKS);

@@ -86,6 +86,8 @@ fn judge(code: &str, status: u16) -> Verdict {
         | "TooManyRequestsException"
         | "TransactionConflictException"
         | "ReplicatedWriteConflictException"
+        // A new table's backups are not to be had at once.
+        | "ContinuousBackupsUnavailableException"
         | "ResourceInUseException" => Verdict::Throttled,
         "AccessDeniedException"
         | "AccessDenied"

@@ -149,8 +149,8 @@ pub(super) fn from_item(item: &Item) -> Result<Lease, String> {
 }
 
 /// The row's key for messages, whatever it is.
-pub(super) fn shown_key(item: &Item) -> String {
-    match item.get(LEASE_KEY) {
+pub(super) fn shown_key(item: &Item, key: &str) -> String {
+    match item.get(key) {
         Some(AttributeValue::S(key)) => key.clone(),
         other => shown(other),
     }

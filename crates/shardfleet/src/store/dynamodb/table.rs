@@ -2,10 +2,7 @@
 //!
 //! The table is the Java KCL's own (`KCL: DynamoDBLeaseRefresher#createLeaseTableIfNotExists`,
 //! `#createLeaseOwnerToLeaseKeyIndexIfNotExists`), with the index created together with the table, which saves a fleet's first
-//! start some minutes; a Java worker then finds it present. The KCL's two legacy tables are never created: their mere
-//! existence would switch Java workers to another layout.
-
-use std::time::Duration;
+//! start some minutes; a Java worker then finds it present.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata as _;
@@ -20,12 +17,15 @@ use aws_sdk_dynamodb::types::{
 
 use super::error::store_error;
 use super::item::{LEASE_KEY, LEASE_OWNER};
+use super::start::Progress;
 use crate::store::{StoreError, StoreErrorKind};
+
+mod options;
+
+pub(super) use options::TableOptions;
 
 /// The index from owners to their leases.
 pub(super) const OWNER_INDEX: &str = "LeaseOwnerToLeaseKeyIndex";
-
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a look at the table asks for.
 #[derive(Debug, PartialEq)]
@@ -42,56 +42,44 @@ enum NextStep {
     Refuse(String),
 }
 
-/// Creates what is missing and waits, at most for `deadline`.
-pub(super) async fn prepare(client: &Client, table: &str, deadline: Duration) -> Result<(), StoreError> {
-    let mut last_seen = "nothing is known about it".to_owned();
-    match tokio::time::timeout(deadline, prepare_until_done(client, table, &mut last_seen)).await {
-        Ok(result) => result,
-        Err(_) => Err(StoreError::new(
-            StoreErrorKind::Unavailable,
-            doing(table),
-            format!("not ready after {} s: {last_seen}", deadline.as_secs()),
-        )),
-    }
-}
-
-async fn prepare_until_done(client: &Client, table: &str, last_seen: &mut String) -> Result<(), StoreError> {
-    let mut looks = tokio::time::interval(POLL_INTERVAL);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        looks.tick().await;
-        let description = describe(client, table).await?;
-        match next_step(description.as_ref()) {
-            NextStep::Done => return Ok(()),
-            NextStep::Refuse(reason) => {
-                let reason = format!("{reason}; name another lease table, or remove this one");
-                return Err(
-                    StoreError::new(StoreErrorKind::Invalid, doing(table), reason).without_side_effects()
-                );
+/// Does the first thing that the table lacks.
+pub(super) async fn look(
+    client: &Client,
+    table: &str,
+    options: &TableOptions,
+) -> Result<Progress, StoreError> {
+    let description = describe(client, table).await?;
+    match next_step(description.as_ref()) {
+        NextStep::Done => {
+            if let Some(description) = &description {
+                options::complete(client, table, description, options).await?;
             }
-            NextStep::Wait(what) => *last_seen = what,
-            NextStep::CreateTable => {
-                "the table is being created".clone_into(last_seen);
-                // A quick service is ready at once; no need to sit out the interval for it.
-                if create_table(client, table).await? {
-                    looks.reset_immediately();
-                }
-            }
-            NextStep::AddIndex(throughput) => {
-                *last_seen = format!("index {OWNER_INDEX} is being added");
-                if add_index(client, table, throughput).await? {
-                    looks.reset_immediately();
-                }
-            }
+            Ok(Progress::Done)
         }
+        NextStep::Refuse(reason) => {
+            let reason = format!("{reason}; name another lease table, or remove this one");
+            Err(StoreError::new(StoreErrorKind::Invalid, doing(table), reason).without_side_effects())
+        }
+        NextStep::Wait(what) => Ok(Progress::Wait(what)),
+        NextStep::CreateTable => Ok(if create_table(client, table, options).await? {
+            Progress::Again
+        } else {
+            Progress::Wait("the table is being created".to_owned())
+        }),
+        NextStep::AddIndex(throughput) => Ok(if add_index(client, table, throughput).await? {
+            Progress::Again
+        } else {
+            Progress::Wait(format!("index {OWNER_INDEX} is being added"))
+        }),
     }
 }
 
-fn doing(table: &str) -> String {
+pub(super) fn doing(table: &str) -> String {
     format!("preparing DynamoDB table {table}")
 }
 
-async fn describe(client: &Client, table: &str) -> Result<Option<TableDescription>, StoreError> {
+/// The table, `None` where there is none.
+pub(super) async fn describe(client: &Client, table: &str) -> Result<Option<TableDescription>, StoreError> {
     match client.describe_table().table_name(table).send().await {
         Ok(output) => Ok(output.table),
         Err(error)
@@ -147,7 +135,7 @@ fn wrong_key(table: &TableDescription) -> Option<String> {
 }
 
 /// A key schema with its types, as in `leaseOwner HASH S, leaseKey RANGE S`.
-fn key_text(schema: &[KeySchemaElement], table: &TableDescription) -> String {
+pub(super) fn key_text(schema: &[KeySchemaElement], table: &TableDescription) -> String {
     let type_of = |name: &str| {
         let definition = table
             .attribute_definitions()
@@ -186,11 +174,12 @@ fn index_throughput(table: &TableDescription) -> Option<ProvisionedThroughput> {
 }
 
 /// Whether this call created it; if not, another worker was faster.
-async fn create_table(client: &Client, table: &str) -> Result<bool, StoreError> {
+async fn create_table(client: &Client, table: &str, options: &TableOptions) -> Result<bool, StoreError> {
     let index = GlobalSecondaryIndex::builder()
         .index_name(OWNER_INDEX)
         .set_key_schema(Some(index_key(table)?))
         .projection(keys_only())
+        .set_provisioned_throughput(options.throughput(table)?)
         .build()
         .map_err(|error| unbuildable(table, error))?;
     let sent = client
@@ -198,7 +187,10 @@ async fn create_table(client: &Client, table: &str) -> Result<bool, StoreError> 
         .table_name(table)
         .set_attribute_definitions(Some(attributes(table)?))
         .key_schema(key(table, LEASE_KEY, KeyType::Hash)?)
-        .billing_mode(BillingMode::PayPerRequest)
+        .billing_mode(options.billing_mode())
+        .set_provisioned_throughput(options.throughput(table)?)
+        .deletion_protection_enabled(options.deletion_protection)
+        .set_tags(options.tags(table)?)
         .global_secondary_indexes(index)
         .send()
         .await;
