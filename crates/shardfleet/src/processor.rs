@@ -237,6 +237,15 @@ impl Checkpointer {
         Ok(())
     }
 
+    /// Everything up to and including `at` is settled, and the next renewal writes that down: for progress within a long call, which a crash would otherwise undo.
+    /// Costs no request.
+    ///
+    /// # Errors
+    /// [`CheckpointError::BeyondDelivered`].
+    pub fn settle_at(&self, at: &ExtendedSequenceNumber) -> Result<(), CheckpointError> {
+        self.confirm(Some(at))
+    }
+
     /// The first half of a two-phase checkpoint: `at` and the application's bytes are stored, and given to the next processor of the
     /// shard if this one dies before its [`checkpoint_at`](Self::checkpoint_at) (`KCL: prepareCheckpoint`).
     pub async fn prepare_checkpoint(

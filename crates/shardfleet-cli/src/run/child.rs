@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shardfleet::clock::{Clock, SystemClock};
 use shardfleet::{
-    Checkpointer, InitializationInput, ProcessRecordsInput, ProcessorError, Record, RecordProcessor, ShardId,
+    Checkpointer, InitializationInput, ProcessRecordsInput, ProcessorError, RecordProcessor, ShardId,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -152,7 +152,7 @@ impl ChildProcessor {
 
     async fn process(
         &mut self,
-        records: &[Record],
+        input: &ProcessRecordsInput<'_>,
         event: &Value,
         settled: &mut [bool],
     ) -> Result<(), (Option<usize>, String)> {
@@ -167,6 +167,7 @@ impl ChildProcessor {
         // Both at once: a child that answers while it still reads would otherwise fill its pipe and wait for ever.
         let write = async { send(stdin, event).await.map_err(|e| (None, e)) };
         let read = async {
+            let mut noted = 0;
             while !settled.iter().all(|settled| *settled) {
                 let answer = answer(stdout).await.map_err(|e| (None, e))?;
                 match answer.batch {
@@ -186,8 +187,19 @@ impl ChildProcessor {
                         ));
                     }
                 }
-                let result = apply(answer, records.len(), settled);
+                let result = apply(answer, input.records.len(), settled);
                 *has_settled |= settled.iter().any(|settled| *settled);
+                // Checkpoints follow while the rest of the batch is still in the child's hands.
+                let done = settled.iter().take_while(|settled| **settled).count();
+                if done > noted
+                    && let Some(last) = input.records.get(done - 1)
+                {
+                    noted = done;
+                    input
+                        .checkpointer
+                        .settle_at(&last.position)
+                        .map_err(|error| (None, error.to_string()))?;
+                }
                 result?;
             }
             Ok(())
@@ -301,7 +313,7 @@ impl RecordProcessor for ChildProcessor {
         self.batches += 1;
         let event = records_event(self.batches, &input);
         let mut settled = vec![false; input.records.len()];
-        let Err((failed, reason)) = self.process(input.records, &event, &mut settled).await else {
+        let Err((failed, reason)) = self.process(&input, &event, &mut settled).await else {
             return Ok(());
         };
         // What state a child is in that died, hung or spoke nonsense, nobody knows; and one that goes on with a batch behind a record it refused would

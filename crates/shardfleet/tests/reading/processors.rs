@@ -199,3 +199,37 @@ async fn a_processor_makes_its_own_checkpoints() {
     }
     handle.shutdown(Duration::from_secs(5)).await;
 }
+
+/// Settles two records of its call and does not come back from it.
+struct Slow;
+
+#[async_trait]
+impl RecordProcessor for Slow {
+    async fn process_records(&mut self, input: ProcessRecordsInput<'_>) -> Result<(), ProcessorError> {
+        if let [_, second, ..] = input.records {
+            input
+                .checkpointer
+                .settle_at(&second.position)
+                .map_err(ProcessorError::from_error)?;
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_settled_within_a_call_is_checkpointed_while_it_lasts() {
+    let world = World::new(1).await;
+    let receipts = world.put_many(0, "r", 5);
+    let reader = world.reader("a").await.start_at(KinesisPosition::horizon());
+    let stream = reader.build().expect("settings");
+    let handle = stream
+        .process(|_: &ShardId| Slow, ErrorPolicy::default(), |_| {})
+        .await
+        .expect("processing");
+    until("the checkpoint", || async {
+        world.lease(0).await.checkpoint == place(&receipts[1])
+    })
+    .await;
+    drop(handle);
+}

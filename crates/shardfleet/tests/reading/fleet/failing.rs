@@ -41,7 +41,7 @@ async fn kill(fleet: &Fleet, kills_the_leader: bool) {
         })
     })
     .await;
-    println!(
+    tracing::info!(
         "failover {:?}, gaps of {shards:?}: {:?}",
         fleet.failover_time,
         fleet.books.gaps(&shards, since)

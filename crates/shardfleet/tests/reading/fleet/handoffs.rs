@@ -77,7 +77,7 @@ async fn a_handoff_moves_a_shard_without_a_repeat() {
     ask(&fleet, shard, "b").await;
     until_read_by_others(&fleet, shard, "a").await;
     let shards = BTreeSet::from([u64::try_from(shard).expect("small")]);
-    println!("gap: {:?}", fleet.books.gaps(&shards, since));
+    tracing::info!("gap: {:?}", fleet.books.gaps(&shards, since));
     fleet.settled().await.assert_exact();
     drop((first, second));
 }
@@ -128,7 +128,7 @@ async fn the_holders_handler_hangs() {
     // Read by the other although the first still has a record in hand, once the handoff is overdue.
     until_read_by_others(&fleet, shard, "a").await;
     let took = fleet.books.now().since(since);
-    println!("{took:?} for a handoff that took {TIMEOUT:?} at most and leases of {FAILOVER:?}");
+    tracing::info!("{took:?} for a handoff that took {TIMEOUT:?} at most and leases of {FAILOVER:?}");
     fleet.books.set_stuck("a", number, false);
     until("the first to be told", || async {
         first

@@ -43,7 +43,7 @@ async fn stop(stops_the_leader: bool) {
     let stopped = fleet.books.now();
     fleet.until_moving(&(0..6).collect(), stopped).await;
     // Printed, never judged: how busy this machine is has a say in it.
-    println!("gaps of {shards:?}: {:?}", fleet.books.gaps(&shards, since));
+    tracing::info!("gaps of {shards:?}: {:?}", fleet.books.gaps(&shards, since));
     let rest: Vec<&Member> = members.iter().collect();
     fleet.until_led(&rest).await;
     fleet.until_even(&rest).await;
@@ -94,7 +94,7 @@ async fn a_stop_ends_within_its_deadline_although_a_handler_hangs_and_the_table_
     let took = fleet.books.now().since(began);
     assert!(!report.is_clean(), "{report:?}");
     // The grace that the end of a stop has is that of one failover time.
-    println!("the stop took {took:?}: {report:?}");
+    tracing::info!("the stop took {took:?}: {report:?}");
     fleet.dynamo().cut(false);
     fleet.books.set_stuck("a", 0, false);
     drop(only);

@@ -67,7 +67,7 @@ async fn after_an_outage_longer_than_leases_last_everything_is_read_again() {
     fleet.dynamo().cut(false);
     let back = fleet.books.now();
     fleet.until_moving(&(0..6).collect(), back).await;
-    println!(
+    tracing::info!(
         "all is read again {:?} after it returned",
         fleet.books.now().since(back)
     );

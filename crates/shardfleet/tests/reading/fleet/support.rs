@@ -1,7 +1,8 @@
 //! A stream that records flow through, workers that share it, and books of who was given what.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{self, AtomicBool};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -129,13 +130,13 @@ impl Books {
         let mut next: BTreeMap<u64, u64> = BTreeMap::new();
         for d in self.delivered() {
             let next = next.entry(d.shard).or_default();
-            if d.number < *next {
-                balance.repeated += 1;
-            } else if d.number > *next {
-                balance.out_of_order.push(format!("{d:?} where {next} was due"));
-                *next = d.number + 1;
-            } else {
-                *next += 1;
+            match d.number.cmp(next) {
+                Ordering::Less => balance.repeated += 1,
+                Ordering::Equal => *next += 1,
+                Ordering::Greater => {
+                    balance.out_of_order.push(format!("{d:?} where {next} was due"));
+                    *next = d.number + 1;
+                }
             }
         }
         balance
@@ -369,7 +370,7 @@ impl Fleet {
         let asked = Arc::clone(&ends);
         let task = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_millis(20));
-            while !asked.load(Ordering::SeqCst) {
+            while !asked.load(atomic::Ordering::SeqCst) {
                 ticks.tick().await;
                 Self::put_round(&controls, &books);
             }
@@ -381,7 +382,7 @@ impl Fleet {
     pub(super) async fn settled(&self) -> Balance {
         let producer = lock(&self.producer).take();
         if let Some((ends, task)) = producer {
-            ends.store(true, Ordering::SeqCst);
+            ends.store(true, atomic::Ordering::SeqCst);
             task.await.expect("the producer");
         }
         until("everything to be delivered", || async {
