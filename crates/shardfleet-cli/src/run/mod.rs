@@ -6,10 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardfleet::clock::{Clock, SystemClock};
 use shardfleet::dead_letter::DeadLetterFile;
-use shardfleet::store::{DynamoDbLeaseStore, LeaseStore, MemoryLeaseStore, SqliteLeaseStore};
+use shardfleet::store::{
+    DynamoDbLeaseStore, DynamoDbLeaseStoreBuilder, LeaseStore, MemoryLeaseStore, SqliteLeaseStore,
+};
 use shardfleet::{
-    ApplicationName, AwsKinesis, AwsSettings, ErrorPolicy, KinesisStream, ProcessRecordsInput,
-    ProcessorError, RecordProcessor, ShardId, ShutdownReport, SubscriptionHandle,
+    ApplicationName, AwsKinesis, AwsSettings, ErrorPolicy, KinesisError, KinesisStream, KinesisStreamBuilder,
+    ProcessRecordsInput, ProcessorError, RecordProcessor, ShardId, ShutdownReport, SubscriptionHandle,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -23,21 +25,34 @@ mod config;
 mod parent;
 
 use child::ChildProcessor;
-use config::{HandlerConfig, LeaseStoreConfig, WorkerConfig};
+use config::{DynamoDbTimes, HandlerConfig, LeaseStoreConfig, WorkerConfig};
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     let path = args.config.display();
     let text = std::fs::read_to_string(&args.config)
         .map_err(|e| Failure::usage(format!("reading --config {path} failed: {e}")))?;
-    let config = config::parse(&text)
-        .map_err(|problems| Failure::usage(format!("{path} is not valid:\n  {}", problems.join("\n  "))))?;
-    let aws_args = AwsArgs {
-        endpoint_url: args.aws.endpoint_url.or_else(|| config.aws.endpoint_url.clone()),
-        region: args.aws.region.or_else(|| config.aws.region.clone()),
-        profile: args.aws.profile.or_else(|| config.aws.profile.clone()),
+    let invalid =
+        |problems: &[String]| Failure::usage(format!("{path} is not valid:\n  {}", problems.join("\n  ")));
+    let mut parsed = config::parse(&text).map_err(|problem| invalid(&[problem]))?;
+    let settings = match crate::aws::settings(&aws_args(args.aws, &parsed.config)).await {
+        Ok(settings) => settings,
+        Err(failure) if parsed.problems.is_empty() => return Err(failure),
+        Err(failure) => {
+            parsed.problems.push(failure.message);
+            return Err(invalid(&parsed.problems));
+        }
     };
-    let settings = crate::aws::settings(&aws_args).await?;
-    let stream = stream_of(&config, &settings)?;
+    let described = described(&parsed.config, &settings);
+    if let Err(KinesisError::Settings(error)) = described.clone().build() {
+        parsed.add(&error.problems);
+    }
+    if !parsed.problems.is_empty() {
+        return Err(invalid(&parsed.problems));
+    }
+    let config = parsed.config;
+    let stream = described
+        .shared_lease_store(lease_store(&config, &settings)?)
+        .build()?;
     if args.check {
         result_line(&format!("{path} is valid\n{config:#?}"))?;
         return Ok(());
@@ -146,27 +161,43 @@ impl Signals {
     }
 }
 
-/// The stream as the config describes it. Connects to nothing.
-fn stream_of(config: &WorkerConfig, settings: &AwsSettings) -> Result<KinesisStream, Failure> {
+/// The arguments, and what the file says where they say nothing.
+fn aws_args(args: AwsArgs, config: &WorkerConfig) -> AwsArgs {
+    AwsArgs {
+        endpoint_url: args.endpoint_url.or_else(|| config.aws.endpoint_url.clone()),
+        region: args.region.or_else(|| config.aws.region.clone()),
+        profile: args.profile.or_else(|| config.aws.profile.clone()),
+    }
+}
+
+/// The stream as the config describes it, but for the lease store. Connects to nothing.
+fn described(config: &WorkerConfig, settings: &AwsSettings) -> KinesisStreamBuilder {
     let reading = &config.reading;
     let mut stream = KinesisStream::builder(config.stream.as_str(), AwsKinesis::new(settings))
         .application(config.application.as_str())
-        .shared_lease_store(lease_store(config, settings)?)
+        .open_deadline(config.open_deadline)
         .failover_time(config.leases.failover_time)
         .shard_sync_interval(config.leases.shard_sync_interval)
+        .fleet(config.fleet.clone())
         .batch_size(reading.batch_size)
         .poll_interval(reading.poll_interval)
         .memory_budget(reading.memory_budget)
         .unsettled_records_max(reading.unsettled_records_max)
         .unsettled_bytes_max(reading.unsettled_bytes_max)
-        .aggregated(reading.aggregated);
+        .aggregated(reading.aggregated)
+        .hash_range_filter(reading.hash_range_filter)
+        .read_limits(reading.limits);
     if let Some(worker_id) = &config.worker_id {
         stream = stream.worker_id(worker_id.as_str());
     }
+    let now = SystemClock::new().wall();
     if let Some(start_at) = &config.start_at {
-        stream = stream.start_at(start_at.at(SystemClock::new().wall()));
+        stream = stream.start_at(start_at.at(now));
     }
-    Ok(stream.build()?)
+    if let Some(position) = &config.initial_position {
+        stream = stream.initial_position(position.at(now));
+    }
+    stream
 }
 
 async fn start(
@@ -203,8 +234,8 @@ async fn start(
 
 fn lease_store(config: &WorkerConfig, settings: &AwsSettings) -> Result<Arc<dyn LeaseStore>, Failure> {
     Ok(match &config.lease_store {
-        LeaseStoreConfig::DynamoDb { table } => {
-            Arc::new(DynamoDbLeaseStore::builder(table, settings).build())
+        LeaseStoreConfig::DynamoDb { table, times } => {
+            Arc::new(dynamodb_store(table, *times, settings).build())
         }
         LeaseStoreConfig::Sqlite { path } => {
             let application = ApplicationName::new(&config.application);
@@ -212,6 +243,20 @@ fn lease_store(config: &WorkerConfig, settings: &AwsSettings) -> Result<Arc<dyn 
         }
         LeaseStoreConfig::Memory => Arc::new(MemoryLeaseStore::new()),
     })
+}
+
+fn dynamodb_store(table: &str, times: DynamoDbTimes, settings: &AwsSettings) -> DynamoDbLeaseStoreBuilder {
+    let mut store = DynamoDbLeaseStore::builder(table, settings);
+    if let Some(timeout) = times.attempt_timeout {
+        store = store.attempt_timeout(timeout);
+    }
+    if let Some(deadline) = times.prepare_deadline {
+        store = store.prepare_deadline(deadline);
+    }
+    if let Some(deadline) = times.scan_deadline {
+        store = store.scan_deadline(deadline);
+    }
+    store
 }
 
 fn error_policy(config: &WorkerConfig) -> Result<ErrorPolicy, Failure> {

@@ -166,11 +166,19 @@ impl Process {
         self.settled_stdout()
     }
 
+    /// Sends a signal, such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &pid])
+            .status()
+            .expect("kill");
+        assert!(sent.success());
+    }
+
     /// SIGTERM; its exit code and what it printed.
     pub(crate) fn terminate(mut self) -> (Option<i32>, Vec<String>) {
-        let pid = self.child.id().to_string();
-        let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill");
-        assert!(killed.success());
+        self.signal("TERM");
         let until = deadline();
         while self.child.try_wait().expect("wait").is_none() {
             assert!(now() < until, "it did not end; it said {:?}", self.stderr.all());

@@ -6,4 +6,5 @@ mod fleet;
 mod harness;
 mod kill;
 mod producer;
+mod sharing;
 mod tail_command;

@@ -366,8 +366,10 @@ impl<'a> Fleet<'a> {
         }
     }
 
+    /// Whether no worker reads any more, nor is about to.
     fn is_stopping(&self) -> bool {
-        self.members.iter().all(|m| m.state != State::Running)
+        let is_here = |m: &Member| matches!(m.state, State::Starting | State::Running);
+        !self.members.iter().any(is_here)
     }
 
     async fn look(&mut self) -> Result<(), Failure> {
