@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod peers;
 mod tidy;
 
 /// Automation of the workspace.
@@ -22,12 +23,16 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Run our workers beside other people's.
+    #[command(subcommand)]
+    Peers(peers::Peers),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Tidy => tidy::run().map(|()| "tidy: nothing found".to_owned()),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Peers(peers) => peers::run(&peers),
     };
     match result {
         Ok(message) => {

@@ -1,0 +1,196 @@
+//! Programs of others beside ours on the same services: `cargo xtask peers kcl` runs the Java KCL's workers and ours in one fleet.
+//!
+//! Everything runs on 127.0.0.1, in processes that end with this one. Figures are printed; what must hold is judged by the records
+//! that every process printed, by the lease table as it was seen from outside, and by the Java workers' logs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Subcommand;
+use serde_json::Value;
+
+mod costs;
+mod fleets;
+mod http;
+mod lab;
+mod logs;
+mod process;
+mod producer;
+mod records;
+mod rows;
+mod services;
+mod table;
+mod tap;
+mod time;
+mod worker;
+
+use lab::{Programs, Report};
+
+/// Which programs to run beside ours.
+#[derive(Subcommand)]
+pub(crate) enum Peers {
+    /// The Java KCL 3.5.1 (needs a JDK 11 or later and Maven). Exits with 1 if a scenario failed.
+    Kcl {
+        /// Only these scenarios; may be given several times. Default: all.
+        #[arg(long, value_name = "NAME")]
+        scenario: Vec<String>,
+        /// Print the scenarios' names and what they do.
+        #[arg(long)]
+        list: bool,
+        /// Keep logs, events and tables of scenarios that passed, too; those of failed ones are always kept.
+        #[arg(long)]
+        keep: bool,
+        /// This binary of ours, such as a release build, instead of one that is built now.
+        #[arg(long, value_name = "FILE")]
+        worker: Option<PathBuf>,
+    },
+}
+
+/// A scenario: its name, what it does, and how.
+pub(crate) struct Scenario {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Programs, &mut Report) -> Result<(), String>,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "java-alone",
+        about: "the Java worker by itself on the embedded services: it starts, reads, follows a reshard, goes on after a restart",
+        run: fleets::java_alone,
+    },
+    Scenario {
+        name: "rows",
+        about: "checkpoints within an aggregate, written by the one and read by the other",
+        run: rows::run,
+    },
+    Scenario {
+        name: "fleet",
+        about: "a Java worker and two of ours share eight shards; then the Java worker is killed, and later one of ours",
+        run: fleets::fleet,
+    },
+    Scenario {
+        name: "java-leads",
+        about: "Java leads and hands leases to ours gracefully; then the leader is killed",
+        run: fleets::java_leads,
+    },
+    Scenario {
+        name: "ours-lead",
+        about: "ours leads, hands leases to Java gracefully and takes them back from it",
+        run: fleets::ours_lead,
+    },
+    Scenario {
+        name: "planned-stops",
+        about: "planned stops of ours while Java lives, and of Java while ours live",
+        run: fleets::planned_stops,
+    },
+    Scenario {
+        name: "costs",
+        about: "counts the requests to DynamoDB of each worker with 1 and with 100 leases, idle and under load",
+        run: costs::run,
+    },
+];
+
+/// Runs what is asked for; the last line of the result says how many passed.
+pub(crate) fn run(peers: &Peers) -> Result<String, String> {
+    let Peers::Kcl {
+        scenario,
+        list,
+        keep,
+        worker,
+    } = peers;
+    if *list {
+        let lines: Vec<String> = SCENARIOS
+            .iter()
+            .map(|s| format!("{:<14} {}", s.name, s.about))
+            .collect();
+        return Ok(lines.join("\n"));
+    }
+    if let Some(unknown) = scenario
+        .iter()
+        .find(|name| SCENARIOS.iter().all(|s| s.name != name.as_str()))
+    {
+        let names: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
+        return Err(format!(
+            "there is no scenario {unknown}; there are {}",
+            names.join(", ")
+        ));
+    }
+    let programs = Programs {
+        java: build_java()?,
+        ..build_ours(worker.as_deref())?
+    };
+    let mut report = Report::new(*keep);
+    for wanted in SCENARIOS {
+        if scenario.is_empty() || scenario.iter().any(|name| name == wanted.name) {
+            report.scenario(wanted.name, &programs, wanted.run);
+        }
+    }
+    report.finish()
+}
+
+fn workspace() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
+}
+
+/// Builds the Java worker, once for all scenarios; the program that starts one.
+fn build_java() -> Result<PathBuf, String> {
+    let folder = workspace().join("peers/kcl");
+    for (program, hint) in [("java", "a JDK 11 or later"), ("mvn", "Maven")] {
+        let found = Command::new(program)
+            .arg("-version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if found.is_err() {
+            return Err(format!(
+                "{program} is missing: install {hint} (Debian: apt-get install default-jdk-headless maven)"
+            ));
+        }
+    }
+    let built = Command::new(folder.join("build.sh"))
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|e| format!("peers/kcl/build.sh: {e}"))?;
+    if !built.success() {
+        return Err("peers/kcl/build.sh failed; its message is above".to_owned());
+    }
+    Ok(folder.join("worker.sh"))
+}
+
+/// Builds the services, and our binary where none is given.
+fn build_ours(worker: Option<&Path>) -> Result<Programs, String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .current_dir(workspace())
+        .args(["build", "--message-format=json"])
+        .args(["--package", "shardfleet-local", "--example", "serve"]);
+    if worker.is_none() {
+        cargo.args(["--package", "shardfleet-cli", "--bin", "shardfleet"]);
+    }
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cargo build: {e}"))?;
+    if !output.status.success() {
+        return Err("building the worker failed; cargo's message is above".to_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let built: Vec<Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let binary = |name: &str| {
+        built
+            .iter()
+            .filter(|message| message["target"]["name"] == name)
+            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .ok_or_else(|| format!("cargo did not say where {name} is"))
+    };
+    Ok(Programs {
+        ours: worker.map_or_else(|| binary("shardfleet"), |path| Ok(path.to_owned()))?,
+        serve: binary("serve")?,
+        java: PathBuf::new(),
+    })
+}
