@@ -10,11 +10,13 @@ use crate::args::{From, parse_position};
 
 mod fleet;
 mod kcl;
+mod lease_store;
 mod section;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use fleet::LeasesConfig;
+pub(crate) use lease_store::{DynamoDbConfig, LeaseStoreConfig};
 use section::{Findings, Section};
 
 /// What the file comes to.
@@ -42,21 +44,6 @@ pub(crate) struct AwsConfig {
     pub(crate) endpoint_url: Option<String>,
     pub(crate) region: Option<String>,
     pub(crate) profile: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum LeaseStoreConfig {
-    DynamoDb { table: String, times: DynamoDbTimes },
-    Sqlite { path: PathBuf },
-    Memory,
-}
-
-/// Time limits of the lease table; those that are not said are the library's.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct DynamoDbTimes {
-    pub(crate) attempt_timeout: Option<Duration>,
-    pub(crate) prepare_deadline: Option<Duration>,
-    pub(crate) scan_deadline: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -169,7 +156,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
     ] = tables;
     let mut settings = FleetSettings::default();
     let aws = aws_config(Section::new("aws", aws, findings));
-    let lease_store = lease_store_config(Section::new("lease_store", lease_store, findings), &application);
+    let lease_store = lease_store::read(Section::new("lease_store", lease_store, findings), &application);
     let leases = fleet::leases(Section::new("leases", leases, findings), &mut settings);
     fleet::fleet(Section::new("fleet", fleet, findings), &mut settings);
     fleet::worker_metrics(
@@ -207,64 +194,6 @@ fn aws_config(mut section: Section<'_>) -> AwsConfig {
     };
     section.finish();
     config
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum StoreKind {
-    DynamoDb,
-    Sqlite,
-    Memory,
-}
-
-fn lease_store_config(mut section: Section<'_>, application: &str) -> LeaseStoreConfig {
-    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
-    let kind = section.choice(
-        "type",
-        &[
-            ("dynamodb", StoreKind::DynamoDb),
-            ("sqlite", StoreKind::Sqlite),
-            ("memory", StoreKind::Memory),
-        ],
-    );
-    for (key, owner, name) in [
-        ("table", StoreKind::DynamoDb, "dynamodb"),
-        ("attempt_timeout", StoreKind::DynamoDb, "dynamodb"),
-        ("prepare_deadline", StoreKind::DynamoDb, "dynamodb"),
-        ("scan_deadline", StoreKind::DynamoDb, "dynamodb"),
-        ("path", StoreKind::Sqlite, "sqlite"),
-    ] {
-        if section.has(key) && kind != owner {
-            let reason = format!("makes no sense without type = \"{name}\"; remove it, or set type");
-            section.problem(key, &reason);
-        }
-    }
-    let table = section.text("table");
-    let times = DynamoDbTimes {
-        attempt_timeout: section.optional_duration(
-            "attempt_timeout",
-            "2s",
-            Duration::from_millis(50),
-            Duration::from_secs(60),
-        ),
-        prepare_deadline: section.optional_duration("prepare_deadline", "10m", second, hour),
-        scan_deadline: section.optional_duration("scan_deadline", "1m", second, hour),
-    };
-    let has_path = section.has("path");
-    let path = section.text("path");
-    if kind == StoreKind::Sqlite && !has_path {
-        section.problem("path", "is missing; name the file that holds the leases");
-    }
-    section.finish();
-    match kind {
-        StoreKind::Sqlite => LeaseStoreConfig::Sqlite {
-            path: path.unwrap_or_default().into(),
-        },
-        StoreKind::Memory => LeaseStoreConfig::Memory,
-        StoreKind::DynamoDb => LeaseStoreConfig::DynamoDb {
-            table: table.unwrap_or_else(|| application.to_owned()),
-            times,
-        },
-    }
 }
 
 fn reading_config(mut section: Section<'_>) -> ReadingConfig {

@@ -25,7 +25,7 @@ mod config;
 mod parent;
 
 use child::ChildProcessor;
-use config::{DynamoDbTimes, HandlerConfig, LeaseStoreConfig, WorkerConfig};
+use config::{DynamoDbConfig, HandlerConfig, LeaseStoreConfig, WorkerConfig};
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     let path = args.config.display();
@@ -234,9 +234,7 @@ async fn start(
 
 fn lease_store(config: &WorkerConfig, settings: &AwsSettings) -> Result<Arc<dyn LeaseStore>, Failure> {
     Ok(match &config.lease_store {
-        LeaseStoreConfig::DynamoDb { table, times } => {
-            Arc::new(dynamodb_store(table, *times, settings).build())
-        }
+        LeaseStoreConfig::DynamoDb(dynamodb) => Arc::new(dynamodb_store(dynamodb, settings).build()),
         LeaseStoreConfig::Sqlite { path } => {
             let application = ApplicationName::new(&config.application);
             Arc::new(SqliteLeaseStore::new(path, &application).map_err(|e| Failure::usage(e.to_string()))?)
@@ -245,16 +243,31 @@ fn lease_store(config: &WorkerConfig, settings: &AwsSettings) -> Result<Arc<dyn 
     })
 }
 
-fn dynamodb_store(table: &str, times: DynamoDbTimes, settings: &AwsSettings) -> DynamoDbLeaseStoreBuilder {
-    let mut store = DynamoDbLeaseStore::builder(table, settings);
-    if let Some(timeout) = times.attempt_timeout {
+fn dynamodb_store(config: &DynamoDbConfig, settings: &AwsSettings) -> DynamoDbLeaseStoreBuilder {
+    let mut store = DynamoDbLeaseStore::builder(&config.table, settings)
+        .application_name(&config.application)
+        .point_in_time_recovery(config.point_in_time_recovery)
+        .deletion_protection(config.deletion_protection);
+    if let Some(timeout) = config.attempt_timeout {
         store = store.attempt_timeout(timeout);
     }
-    if let Some(deadline) = times.prepare_deadline {
+    if let Some(deadline) = config.prepare_deadline {
         store = store.prepare_deadline(deadline);
     }
-    if let Some(deadline) = times.scan_deadline {
+    if let Some(deadline) = config.scan_deadline {
         store = store.scan_deadline(deadline);
+    }
+    if let Some(table) = &config.coordinator_state_table {
+        store = store.coordinator_state_table(table);
+    }
+    if let Some(table) = &config.worker_metrics_table {
+        store = store.worker_metrics_table(table);
+    }
+    if let Some((read, write)) = config.capacity {
+        store = store.provisioned_capacity(read, write);
+    }
+    for (key, value) in &config.tags {
+        store = store.tag(key, value);
     }
     store
 }

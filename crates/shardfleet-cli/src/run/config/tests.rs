@@ -27,10 +27,11 @@ fn the_smallest_file_gets_the_defaults() {
     assert_eq!(config.application, "orders");
     assert_eq!(
         config.lease_store,
-        LeaseStoreConfig::DynamoDb {
+        LeaseStoreConfig::DynamoDb(DynamoDbConfig {
             table: "orders".into(),
-            times: DynamoDbTimes::default()
-        }
+            application: "orders".into(),
+            ..DynamoDbConfig::default()
+        })
     );
     assert_eq!(config.fleet, FleetSettings::default());
     assert_eq!(config.handler, HandlerConfig::Stdout);
@@ -223,6 +224,19 @@ fn a_missing_stream_broken_toml_and_keys_of_another_store_are_said() {
         [
             "lease_store.table: makes no sense without type = \"dynamodb\"; remove it, or set type",
             "lease_store.path: is missing; name the file that holds the leases",
+        ]
+    );
+}
+
+#[test]
+fn settings_of_the_lease_table_are_checked() {
+    let text = "stream = \"s\"\n[lease_store]\ntags = [\"team\"]\nread_capacity = 3\n";
+    let problems = super::parse(text).expect("TOML").problems;
+    assert_eq!(
+        problems,
+        [
+            "lease_store.tags: has \"team\"; tags are written \"key=value\"",
+            "lease_store.write_capacity: is missing; a table has read and write capacity, or neither of them and is on-demand",
         ]
     );
 }

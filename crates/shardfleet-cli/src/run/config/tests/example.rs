@@ -103,6 +103,8 @@ fn every_key_is_in_it() {
 fn company(key: &str) -> &'static [(&'static str, &'static str)] {
     match key {
         "lease_store.path" => &[("lease_store.type", "sqlite")],
+        "lease_store.read_capacity" => &[("lease_store.write_capacity", "7")],
+        "lease_store.write_capacity" => &[("lease_store.read_capacity", "7")],
         "worker_metrics.fixed_percent" => &[("worker_metrics.source", "fixed")],
         "handler.command" => &[("handler.type", "command")],
         "errors.dead_letter_file" => &[("errors.then", "dead-letter")],
@@ -117,7 +119,11 @@ fn what_it_shows_is_read_and_makes_a_difference() {
         let mut table = written();
         with(&mut table, &key, value);
         for (other, value) in company(&key) {
-            with(&mut table, other, Value::from(*value));
+            with(
+                &mut table,
+                other,
+                value.parse::<i64>().map_or(Value::from(*value), Value::from),
+            );
         }
         assert_ne!(config_of(&table), default, "{key}");
     }
@@ -238,36 +244,66 @@ async fn every_setting_of_the_library_is_in_it_and_arrives() {
 }
 
 #[tokio::test]
-async fn the_time_limits_of_the_lease_table_are_in_it_and_are_the_defaults() {
-    let aws = AwsSettings::builder().region("us-east-1").load().await;
-    let store = |times| format!("{:#?}", dynamodb_store("t", times, &aws));
-    let limits = |times| {
-        let all = fields(&store(times));
-        let ours = ["attempt_timeout", "prepare_deadline", "scan_deadline"];
-        ours.map(|name| all.get(&format!(".{name}")).cloned().expect("a field"))
+async fn every_setting_of_the_lease_table_is_in_it_and_arrives() {
+    let aws = AwsSettings::builder().region("us-east-1");
+    let aws = aws.credentials("id", "secret").load().await;
+    let store = |table: &Table| match config_of(table).lease_store {
+        LeaseStoreConfig::DynamoDb(config) => fields(&format!("{:#?}", dynamodb_store(&config, &aws))),
+        other => panic!("{other:?}"),
     };
-    let default = limits(DynamoDbTimes::default());
-    let shown_limits = |change: Option<&str>| {
-        let mut table = written();
-        for key in ["attempt_timeout", "prepare_deadline", "scan_deadline"] {
-            let key = format!("lease_store.{key}");
-            let value = shown().get(&key).cloned().expect("it is shown");
-            with(&mut table, &key, value);
+    let mut base = written();
+    with(&mut base, "application", Value::from("order-mailer"));
+    let default = store(&base);
+    // What is shown behind `# Default` is the library's own default.
+    let mut shown_limits = base.clone();
+    for key in ["attempt_timeout", "prepare_deadline", "scan_deadline"] {
+        let key = format!("lease_store.{key}");
+        with(&mut shown_limits, &key, shown()[&key].clone());
+    }
+    assert_eq!(store(&shown_limits), default);
+    let mut reached = BTreeSet::new();
+    for (key, value) in shown().into_iter().chain(flat(&base)) {
+        if !key.starts_with("lease_store.")
+            || ["lease_store.type", "lease_store.path"].contains(&key.as_str())
+        {
+            continue;
         }
-        if let Some(key) = change {
-            with(&mut table, key, Value::from("30s"));
+        let mut table = base.clone();
+        let value = match value {
+            Value::String(text) if humantime::parse_duration(&text).is_ok() => Value::from("7s"),
+            Value::String(text) => Value::from(format!("another-{text}")),
+            value => value,
+        };
+        with(&mut table, &key, value);
+        for (other, value) in company(&key) {
+            with(
+                &mut table,
+                other,
+                value.parse::<i64>().map_or(Value::from(*value), Value::from),
+            );
         }
-        match config_of(&table).lease_store {
-            LeaseStoreConfig::DynamoDb { times, .. } => limits(times),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(shown_limits(None), default);
-    for (nth, key) in ["attempt_timeout", "prepare_deadline", "scan_deadline"]
-        .iter()
-        .enumerate()
-    {
-        let changed = shown_limits(Some(&format!("lease_store.{key}")));
-        assert_eq!(changed[nth], "30s", "{key}");
+        let told = store(&table);
+        let changed: Vec<String> = told
+            .iter()
+            .filter(|(field, value)| default.get(*field) != Some(value))
+            .map(|(field, _)| field.clone())
+            .collect();
+        assert!(!changed.is_empty(), "{key} changes nothing");
+        reached.extend(changed);
+    }
+    let is_ours = |field: &&String| !field.contains("sdk_config") && !field.contains("application");
+    let settings = [
+        "attempt_timeout",
+        "prepare_deadline",
+        "scan_deadline",
+        "coordinator_table",
+        "metrics_table",
+    ];
+    for setting in settings {
+        let field = format!(".{setting}");
+        assert!(
+            reached.iter().filter(is_ours).any(|reached| *reached == field),
+            "no key sets {setting}: {reached:?}"
+        );
     }
 }
