@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod peers;
+mod sim;
 mod tidy;
 
 /// Automation of the workspace.
@@ -26,6 +27,8 @@ enum Command {
     /// Run our workers beside other people's.
     #[command(subcommand)]
     Peers(peers::Peers),
+    /// Simulate whole fleets in virtual time: faults, invariants, and the seed that replays a violation.
+    Sim(sim::Sim),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run().map(|()| "tidy: nothing found".to_owned()),
         Command::Bench(bench) => bench::run(&bench),
         Command::Peers(peers) => peers::run(&peers),
+        Command::Sim(args) => sim::run(&args),
     };
     match result {
         Ok(message) => {

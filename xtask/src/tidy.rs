@@ -12,7 +12,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // An independent witness: it must not share code with what it is used to test.
     ("shardfleet-local", &[]),
     ("shardfleet-cli", &["shardfleet", "shardfleet-local"]),
-    ("xtask", &[]),
+    ("shardfleet-sim", &["shardfleet-core"]),
+    ("xtask", &["shardfleet-sim"]),
 ];
 
 /// What the pure core must not name.

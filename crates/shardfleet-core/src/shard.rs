@@ -57,4 +57,13 @@ impl ChildShard {
             })
             .collect()
     }
+
+    /// The children of a shard that has ended, as a listing shows them. `None` if the listing is older than the end: it still shows the shard as open, or closed and
+    /// without children, which every closed shard has. It is to be made again, since an end without children leaves their hash keys to nobody. A
+    /// shard that is listed no more may have none.
+    pub fn of_ended(parent: &ShardId, shards: &[Shard]) -> Option<Vec<Self>> {
+        let children = Self::of_parent(parent, shards);
+        let is_listed = shards.iter().any(|shard| shard.shard_id == *parent);
+        (!children.is_empty() || !is_listed).then_some(children)
+    }
 }

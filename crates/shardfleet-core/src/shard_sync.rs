@@ -211,7 +211,9 @@ fn plan_existing(view: &ShardSyncView<'_>) -> BTreeMap<ShardId, Lease> {
         if leases.contains_key(shard.shard_id.as_str()) {
             continue;
         }
-        let is_descendant = lineage.visit(&shard.shard_id);
+        // Closed shards are walked over on the way from open ones only. A closed shard that was read to its end and whose row was deleted since must not bring its
+        // ancestors back: they would be read once more from their oldest record.
+        let is_descendant = shard.is_open() && lineage.visit(&shard.shard_id);
         if lineage.parents_are_finished(shard) {
             let lease = lease_of(shard, ExtendedSequenceNumber::TrimHorizon);
             lineage.created.insert(shard.shard_id.clone(), lease);

@@ -216,6 +216,39 @@ fn a_lease_waits_for_each_of_its_parents() {
 }
 
 #[test]
+fn ancestors_of_a_merged_shard_that_was_cleaned_up_do_not_come_back() {
+    // 0 and 1 were merged into 2, which was split; all three were read to their ends and their rows deleted.
+    let shards = [
+        shard(0, &[], (0, 5), false),
+        shard(1, &[], (5, 10), false),
+        shard(2, &[0, 1], (0, 10), false),
+        shard(3, &[2], (0, 5), true),
+        shard(4, &[2], (5, 10), true),
+    ];
+    let leases = [lease(3, "1100"), lease(4, "1100")];
+    for position in [
+        InitialPosition::TrimHorizon,
+        InitialPosition::AtTimestamp,
+        InitialPosition::Latest,
+    ] {
+        assert_eq!(planned(&shards, &leases, position), []);
+    }
+}
+
+#[test]
+fn a_listing_from_before_a_shards_end_says_nothing_of_its_children() {
+    let open = [shard(1, &[], (0, 10), true)];
+    assert_eq!(ChildShard::of_ended(&id(1), &open), None);
+    let closed = [shard(1, &[], (0, 10), false)];
+    assert_eq!(ChildShard::of_ended(&id(1), &closed), None);
+    let known = [shard(1, &[], (0, 10), false), shard(2, &[1], (0, 10), true)];
+    let children = ChildShard::of_ended(&id(1), &known).expect("listed after the end");
+    assert_eq!(children.len(), 1);
+    // Its records are all gone, and it with them.
+    assert_eq!(ChildShard::of_ended(&id(0), &known), Some(Vec::new()));
+}
+
+#[test]
 fn a_listing_that_runs_in_a_circle_ends() {
     let shards = [shard(1, &[2], (0, 5), true), shard(2, &[1], (5, 10), true)];
     planned(&shards, &[lease(9, "LATEST")], InitialPosition::TrimHorizon);

@@ -16,6 +16,9 @@ use shardfleet_core::shard_sync::child_leases;
 use super::{Context, HeldLease, HoldError};
 use crate::kinesis::ShardFilter;
 
+/// How many listings in a row may lack the children of a shard that has ended, before its end is written all the same: about half a minute.
+const STALE_LISTINGS_MAX: u32 = 10;
+
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// Ends the shard of `lease`, which is released with it. Failures that may pass are retried as long as the caller lets it; `children` are those that the end of
@@ -30,6 +33,10 @@ pub(super) async fn write(
     for child in child_leases(&children, context.stream_created_at()) {
         // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
         if !another_parent_comes_later(context, shard_id, &child, &shards).await {
+            // Whoever lost the lease meanwhile leaves this to its next holder, who may be done with the child by now.
+            if !lease.is_valid() {
+                return Err(HoldError::Lost);
+            }
             create(context, &child).await;
         }
     }
@@ -68,7 +75,17 @@ async fn find_children(
             .list_shards(&context.settings.stream, ShardFilter::All)
             .await
         {
-            Ok(shards) if children.is_empty() => return (ChildShard::of_parent(shard_id, &shards), shards),
+            Ok(shards) if children.is_empty() => match ChildShard::of_ended(shard_id, &shards) {
+                Some(children) => return (children, shards),
+                None if attempt >= STALE_LISTINGS_MAX => {
+                    tracing::warn!(shard_id = %shard_id, "no listing shows the children of this shard, which has ended; the next that does creates their leases");
+                    return (children, shards);
+                }
+                None => {
+                    tracing::debug!(shard_id = %shard_id, attempt, "the listing does not show the children yet");
+                    wait_to_retry(context, &mut attempt).await;
+                }
+            },
             Ok(shards) => return (children, shards),
             Err(error) => {
                 tracing::warn!(shard_id = %shard_id, error = %error, attempt, "listing the children failed");
