@@ -1,4 +1,5 @@
 use super::*;
+use crate::assignment::MoveKind;
 use crate::sequence::ExtendedSequenceNumber;
 
 fn second(s: u64) -> Moment {
