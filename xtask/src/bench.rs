@@ -21,6 +21,15 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 1000)]
         bytes: u64,
     },
+    /// How long shards stand still when workers join, stop, die and freeze: processes of ours with their default timings, on embedded services.
+    Fleet {
+        /// How many times a worker, and how many times a leader, is killed. Each round takes about half a minute.
+        #[arg(long, default_value_t = 10)]
+        rounds: usize,
+        /// This binary of ours, such as a release build, instead of one that is built now.
+        #[arg(long, value_name = "FILE")]
+        worker: Option<PathBuf>,
+    },
 }
 
 /// A process that is killed when its owner is done with it.
@@ -35,11 +44,14 @@ impl Drop for Server {
 
 /// Runs a benchmark and returns what to print.
 pub(crate) fn run(bench: &Bench) -> Result<String, String> {
-    let Bench::Read {
-        records,
-        shards,
-        bytes,
-    } = bench;
+    let (records, shards, bytes) = match bench {
+        Bench::Read {
+            records,
+            shards,
+            bytes,
+        } => (records, shards, bytes),
+        Bench::Fleet { rounds, worker } => return crate::peers::bench_fleet(*rounds, worker.as_deref()),
+    };
     let client = build("shardfleet", "read_bench")?;
     let server = build("shardfleet-local", "serve")?;
     let mut table = String::from(

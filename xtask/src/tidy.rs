@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardfleet-local", &[]),
     ("shardfleet-cli", &["shardfleet", "shardfleet-local"]),
     ("shardfleet-sim", &["shardfleet-core"]),
-    ("xtask", &["shardfleet-sim"]),
+    ("xtask", &[]),
 ];
 
 /// What the pure core must not name.

@@ -131,6 +131,8 @@ pub struct FleetWatch {
     holders: BTreeMap<LeaseKey, Holder>,
     /// Active workers other than this one, as of the last scan.
     roster: BTreeSet<WorkerId>,
+    /// Workers that had a row of metrics in the last scan, however old.
+    reporters: BTreeSet<WorkerId>,
     has_seen_roster: bool,
     /// Workers that let a lease expire and have shown no sign of life since, and when each last reported before that.
     suspects: BTreeMap<WorkerId, u64>,
@@ -170,6 +172,7 @@ impl FleetWatch {
             handoffs: BTreeMap::new(),
             holders: BTreeMap::new(),
             roster: BTreeSet::new(),
+            reporters: BTreeSet::new(),
             has_seen_roster: false,
             suspects: BTreeMap::new(),
             last_balance: None,
@@ -291,8 +294,16 @@ impl FleetWatch {
         let has_new = active.difference(&self.roster).next().is_some();
         if has_new && self.has_seen_roster {
             self.settling = SETTLING_RUNS;
-            self.joined_at = Some(now);
+            // Whoever only seems to come and go, such as one whose clock is wrong, is no reason to move leases again that have just moved.
+            if active.iter().any(|id| !self.reporters.contains(id)) {
+                self.joined_at = Some(now);
+            }
         }
+        self.reporters = snapshot
+            .workers
+            .iter()
+            .map(|stats| stats.worker_id.clone())
+            .collect();
         self.roster = active;
         self.has_seen_roster = true;
     }

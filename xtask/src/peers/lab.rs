@@ -54,7 +54,7 @@ impl Report {
         &mut self,
         name: &'static str,
         programs: &Programs,
-        run: fn(&Programs, &mut Self) -> Result<(), String>,
+        run: impl FnOnce(&Programs, &mut Self) -> Result<(), String>,
     ) {
         self.scenario = name;
         self.failed_here = 0;

@@ -10,6 +10,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 mod costs;
+mod failover;
 mod fleets;
 mod http;
 mod lab;
@@ -126,6 +127,16 @@ pub(crate) fn run(peers: &Peers) -> Result<String, String> {
             report.scenario(wanted.name, &programs, wanted.run);
         }
     }
+    report.finish()
+}
+
+/// Measures how long shards of a fleet of ours stand still; no Java is needed.
+pub(crate) fn bench_fleet(rounds: usize, worker: Option<&Path>) -> Result<String, String> {
+    let programs = build_ours(worker)?;
+    let mut report = Report::new(false);
+    report.scenario("fleet", &programs, |programs, report| {
+        failover::run(programs, report, rounds)
+    });
     report.finish()
 }
 

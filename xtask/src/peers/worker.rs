@@ -121,6 +121,11 @@ impl Worker {
         Ok(at)
     }
 
+    /// Sends a signal, such as `STOP`.
+    pub(crate) fn signal(&mut self, name: &str) -> Result<(), String> {
+        self.process.signal(name)
+    }
+
     /// Waits until it has ended.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let what = format!("{} ends", self.name);

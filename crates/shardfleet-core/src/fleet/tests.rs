@@ -351,6 +351,33 @@ fn workers_that_join_one_after_another_end_up_even() {
 }
 
 #[test]
+fn a_worker_that_only_seems_to_come_and_go_lets_moved_leases_rest() {
+    let mut watch = watch("a");
+    watch.on_leading();
+    let rows = |owner: &str, counter| {
+        let rest = (1..4).map(|n| lease(n, Some("a"), counter));
+        std::iter::once(lease(0, Some(owner), counter))
+            .chain(rest)
+            .collect::<Vec<_>>()
+    };
+    let at = |run: u64| second(run * 3);
+    watch.observe(at(0), wall(0), &snapshot(rows("a", 1), &["a", "b"], 0));
+    watch.observe(at(1), wall(0), &snapshot(rows("b", 2), &["a", "b"], 0));
+    let rests = |watch: &FleetWatch, run| {
+        let row = lease(0, Some("b"), run);
+        watch.observed(at(run), &row).moved.is_some()
+    };
+    assert!(rests(&watch, 1));
+    // By this worker's clock the other's report is old, then new again.
+    watch.observe(at(2), wall(3600), &snapshot(rows("b", 3), &["b"], 0));
+    watch.observe(at(3), wall(0), &snapshot(rows("b", 4), &["a", "b"], 0));
+    assert!(rests(&watch, 3));
+    // Somebody who had no row before is another matter.
+    watch.observe(at(4), wall(0), &snapshot(rows("b", 5), &["a", "b", "c"], 0));
+    assert!(!rests(&watch, 4));
+}
+
+#[test]
 fn an_overdue_handoff_is_forced_by_the_pair_of_owners_it_began_with() {
     let in_handoff = |to: &str, counter| {
         let mut lease = lease(0, Some(to), counter);

@@ -82,6 +82,8 @@ pub(super) struct Coordinator {
     unreadable: BTreeSet<String>,
     pace: Pace,
     pub(super) next_listing: Moment,
+    /// When the last scan began.
+    pub(super) scan_began: Moment,
     next_look: Moment,
     next_pending: Moment,
     /// When something runs out that only a look at the whole table tells about.
@@ -142,6 +144,7 @@ impl Coordinator {
             unreadable: BTreeSet::new(),
             pace: settings.fleet.pace(failover_time),
             next_listing: Moment::default(),
+            scan_began: Moment::default(),
             next_look: Moment::default(),
             next_pending: Moment::default(),
             next_alarm: None,
@@ -362,7 +365,9 @@ impl Coordinator {
 
     async fn scan(&mut self) -> Result<FleetSnapshot, KinesisError> {
         let context = Arc::clone(&self.context);
+        let began = context.clock.now();
         let scan = context.store.scan().await.map_err(KinesisError::Store)?;
+        self.scan_began = began;
         for row in scan.unreadable {
             // Told once: the row stays, and so does the fleet.
             if self.unreadable.len() < 10_000 && self.unreadable.insert(row.lease_key.clone()) {

@@ -91,6 +91,15 @@ impl Coordinator {
         })?;
         let audited = self.audit(&leases, &shards).await?;
         for lease in &plan.create {
+            // Whoever stood still meanwhile knows an old world: the shard may have been read to its end since, and its row been deleted.
+            let age = context.clock.now().since(self.scan_began);
+            if age > context.settings.failover_time {
+                let reason = format!(
+                    "the leases were read {} s ago, longer than failover_time; they are read again before any is created",
+                    age.as_secs()
+                );
+                return Err(not_ready("ListShards", stream.as_str(), reason));
+            }
             let is_new = context.store.create(lease).await.map_err(KinesisError::Store)?;
             tracing::info!(lease_key = %lease.lease_key, checkpoint = %lease.checkpoint, is_new, "lease created");
         }
