@@ -21,6 +21,8 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 1000)]
         bytes: u64,
     },
+    /// Plan who reads what among 100,000 leases and 1,000 workers.
+    Plan,
     /// How long shards stand still when workers join, stop, die and freeze: processes of ours with their default timings, on embedded services.
     Fleet {
         /// How many times a worker, and how many times a leader, is killed. Each round takes about half a minute.
@@ -50,6 +52,7 @@ pub(crate) fn run(bench: &Bench) -> Result<String, String> {
             shards,
             bytes,
         } => (records, shards, bytes),
+        Bench::Plan => return plan(),
         Bench::Fleet { rounds, worker } => return crate::peers::bench_fleet(*rounds, worker.as_deref()),
     };
     let client = build("shardfleet", "read_bench")?;
@@ -62,6 +65,17 @@ pub(crate) fn run(bench: &Bench) -> Result<String, String> {
     }
     table += "records of one run each, client and server on the same machine; CPU and memory as the operating system counts them";
     Ok(table)
+}
+
+fn plan() -> Result<String, String> {
+    let output = Command::new(build("shardfleet", "plan_bench")?)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("starting plan_bench: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("plan_bench ended with {}", output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
 /// Builds an example with optimisations; the path of its binary.
