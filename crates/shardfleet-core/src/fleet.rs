@@ -134,8 +134,8 @@ pub struct FleetWatch {
     /// Workers that had a row of metrics in the last scan, however old.
     reporters: BTreeSet<WorkerId>,
     has_seen_roster: bool,
-    /// Workers that let a lease expire and have shown no sign of life since, and when each last reported before that.
-    suspects: BTreeMap<WorkerId, u64>,
+    /// Workers that let a lease expire and have shown no sign of life since.
+    suspects: BTreeMap<WorkerId, Suspect>,
     last_balance: Option<Moment>,
     settling: u32,
     /// When the last worker joined.
@@ -147,6 +147,14 @@ struct Holder {
     now: Option<WorkerId>,
     counter: u64,
     moved: Option<SeenMove>,
+}
+
+#[derive(Clone, Debug)]
+struct Suspect {
+    /// When it last reported before that, in seconds of its own clock.
+    reported: u64,
+    /// None of its leases was alive at some time since.
+    is_silent: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -198,13 +206,21 @@ impl FleetWatch {
                 self.free_since.remove(&lease.lease_key);
             }
         }
+        let alive: BTreeSet<&WorkerId> = leases
+            .values()
+            .filter(|lease| !lease.is_finished() && !self.is_expired(now, lease))
+            .filter_map(Lease::actual_owner)
+            .collect();
+        for (id, suspect) in &mut self.suspects {
+            suspect.is_silent |= !alive.contains(id);
+        }
         self.clock.observe(now, leases.values());
         self.clock.retain(|key| leases.contains_key(key));
         self.free_since.retain(|key, _| leases.contains_key(key));
         self.handoffs.retain(|key, _| leases.contains_key(key));
         self.holders.retain(|key, _| leases.contains_key(key));
         self.suspects
-            .retain(|id, reported| last_report(id, snapshot).is_some_and(|at| at <= *reported));
+            .retain(|id, suspect| last_report(id, snapshot).is_some_and(|at| at <= suspect.reported));
         self.note_roster(now, wall, snapshot);
     }
 
@@ -216,7 +232,11 @@ impl FleetWatch {
         };
         if is_expired && !lease.is_finished() {
             if let Some(reported) = last_report(holder, snapshot) {
-                self.suspects.entry(holder.clone()).or_insert(reported);
+                let suspect = Suspect {
+                    reported,
+                    is_silent: false,
+                };
+                self.suspects.entry(holder.clone()).or_insert(suspect);
             }
             return;
         }
@@ -338,6 +358,13 @@ impl FleetWatch {
     /// The other workers that were active in the last scan.
     pub fn roster(&self) -> &BTreeSet<WorkerId> {
         &self.roster
+    }
+
+    /// Whether all leases of this worker have expired, and it has neither renewed one nor reported since: its lock need not be waited for.
+    pub fn is_silent(&self, worker_id: &WorkerId) -> bool {
+        self.suspects
+            .get(worker_id)
+            .is_some_and(|suspect| suspect.is_silent)
     }
 
     /// How closely to watch, given who leads.

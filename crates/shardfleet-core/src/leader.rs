@@ -255,6 +255,8 @@ pub struct LeaderElection {
     seen: Option<Seen>,
     /// The row was read and was not there, or is free.
     free: bool,
+    /// The version of a lock whose holder is silent, which is taken before it has run out.
+    silent: Option<Option<String>>,
     /// Versions of writes whose outcome is not known, with when each began.
     unconfirmed: Vec<(String, Moment)>,
     in_flight: Option<(InFlight, Moment)>,
@@ -274,6 +276,7 @@ impl LeaderElection {
             held: None,
             seen: None,
             free: false,
+            silent: None,
             unconfirmed: Vec::new(),
             in_flight: None,
             next: Moment::default(),
@@ -322,6 +325,37 @@ impl LeaderElection {
             self.held.is_none() && self.in_flight.is_none() && now >= self.resting_until && self.next > now;
         // A lock that was seen free, or is being waited for without an answer, has its own pace.
         let may = may && self.seen.is_some() && self.unconfirmed.is_empty();
+        if may {
+            self.next = now;
+        }
+        may
+    }
+
+    /// The leases of `holder` have all expired and it has shown no sign of life since: a standby takes the lock at `now`, unless it is written meanwhile, and does not
+    /// wait for it to run out. Whether anything changes by that. Should the holder wake up, a scan shows it the new row ([`doubt`](Self::doubt)); what it writes
+    /// until then is as conditional as everything that a leader writes.
+    pub fn on_silent(&mut self, now: Moment, holder: &WorkerId) -> bool {
+        if self.held.is_some() || self.in_flight.is_some() || self.stopping || now < self.resting_until {
+            return false;
+        }
+        let Some(seen) = self
+            .seen
+            .as_ref()
+            .filter(|seen| seen.row.owner.as_ref() == Some(holder))
+        else {
+            return false;
+        };
+        if self.silent.as_ref() == Some(&seen.row.version) {
+            return false;
+        }
+        self.silent = Some(seen.row.version.clone());
+        self.next = now;
+        true
+    }
+
+    /// A scan shows the lock in another worker's name: the holder makes its next heartbeat at `now`, which tells. Whether anything changes by that.
+    pub fn doubt(&mut self, now: Moment) -> bool {
+        let may = self.held.is_some() && self.in_flight.is_none() && self.next > now;
         if may {
             self.next = now;
         }
@@ -412,8 +446,9 @@ impl LeaderElection {
             None => self.free.then_some(LockCondition::Absent),
             Some(seen) if seen.row.is_released => self.free.then_some(LockCondition::Released),
             // A read right before is not needed: the condition fails if the version has changed.
-            Some(seen) => (now.since(seen.first) > seen.row.lease_duration)
-                .then(|| LockCondition::VersionIs(seen.row.version.clone())),
+            Some(seen) => (now.since(seen.first) > seen.row.lease_duration
+                || self.silent.as_ref() == Some(&seen.row.version))
+            .then(|| LockCondition::VersionIs(seen.row.version.clone())),
         }
     }
 

@@ -285,6 +285,38 @@ fn two_dead_workers_are_not_given_each_others_leases_in_turn() {
 }
 
 #[test]
+fn a_worker_is_silent_once_all_its_leases_have_expired_and_until_it_shows_life() {
+    let mut watch = watch("b");
+    let (a, b) = (WorkerId::from("a"), WorkerId::from("b"));
+    let of = |first, second, owner: &str, reported| {
+        let rows = [
+            lease(0, Some(owner), first),
+            lease(1, Some(owner), second),
+            lease(2, Some("b"), 1),
+        ];
+        snapshot(rows, &["a", "b"], reported)
+    };
+    let mut look = |at, fleet: &FleetSnapshot| {
+        watch.observe(second(at), wall(at), fleet);
+        (watch.is_silent(&a), watch.is_silent(&b))
+    };
+    assert_eq!(look(0, &of(1, 1, "a", 0)), (false, false));
+    assert_eq!(look(5, &of(1, 2, "a", 0)), (false, false));
+    assert_eq!(
+        look(11, &of(1, 2, "a", 0)),
+        (false, false),
+        "one of them is alive"
+    );
+    assert_eq!(look(16, &of(1, 2, "a", 0)), (true, false));
+    assert_eq!(
+        look(17, &of(3, 4, "b", 0)),
+        (true, false),
+        "others took them meanwhile"
+    );
+    assert_eq!(look(18, &of(4, 5, "b", 18)), (false, false), "it reports");
+}
+
+#[test]
 fn a_worker_that_shows_life_again_is_given_leases_again() {
     let revived = |renews: bool, reports: bool| {
         let mut watch = watch("b");

@@ -239,3 +239,38 @@ fn a_row_without_a_version_does_not_keep_the_fleet_without_a_leader() {
     act(&mut machine, &mut table, 12_001, "v1");
     assert!(machine.is_leader(at(12_001)));
 }
+
+#[test]
+fn the_lock_of_a_silent_holder_is_taken_unless_it_writes() {
+    let silent = WorkerId::from("w9");
+    let mut table = Some(row("w9", "a"));
+    let mut machine = LeaderElection::new("w1".into(), policy());
+    assert!(!machine.on_silent(at(0), &silent), "nothing is known of the lock");
+    act(&mut machine, &mut table, 0, "x");
+    assert!(!machine.on_silent(at(100), &"w8".into()), "it is not the holder");
+    assert!(machine.on_silent(at(100), &silent));
+    // The holder has written meanwhile: what was seen is not taken, and what is seen then is another version.
+    table = Some(row("w9", "b"));
+    act(&mut machine, &mut table, 100, "mine");
+    assert_eq!(table, Some(row("w9", "b")));
+    act(&mut machine, &mut table, 600, "x");
+    assert!(!act(&mut machine, &mut table, 700, "mine"));
+    assert!(machine.on_silent(at(700), &silent));
+    act(&mut machine, &mut table, 700, "mine");
+    assert!(machine.is_leader(at(700)));
+    assert!(!machine.on_silent(at(701), &silent), "it leads itself");
+}
+
+#[test]
+fn a_leader_that_sees_another_name_finds_out_with_its_next_write() {
+    let mut table = None;
+    let mut machine = leading(&mut table, 0);
+    assert!(machine.doubt(at(100)));
+    act(&mut machine, &mut table, 100, "v2");
+    assert!(machine.is_leader(at(100)), "the scan was an old one");
+    table = Some(row("w2", "theirs"));
+    assert!(machine.doubt(at(200)));
+    act(&mut machine, &mut table, 200, "v3");
+    assert!(!machine.is_leader(at(200)));
+    assert!(!machine.doubt(at(200)));
+}

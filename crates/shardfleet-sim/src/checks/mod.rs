@@ -75,7 +75,7 @@ invariants! {
     /// See the bound's own comment.
     L2 = "a lease that nobody reads is read again within a bound",
     /// While clocks run at the same rate.
-    L3 = "one worker at most leads",
+    L3 = "no two workers lead for longer than the failover time",
     /// By leases that are not finished.
     S1 = "after a sync the leases cover all hash keys",
     /// Some corrections aside, as the load is never the same.
@@ -172,6 +172,8 @@ pub(crate) struct Checks {
     over_limit: BTreeMap<WorkerId, Micros>,
     /// Handoffs planned after the fleet should have come to rest.
     late_moves: usize,
+    /// Since when two workers lead.
+    two_lead_since: Option<Micros>,
     handed: u64,
     finding: Option<Finding>,
     pub(crate) peaks: Peaks,
@@ -335,8 +337,18 @@ impl Checks {
             .filter(leads)
             .map(|process| process.id.to_string())
             .collect();
-        if leaders.len() > 1 {
-            let what = format!("{} lead at the same time", leaders.join(" and "));
+        if leaders.len() < 2 {
+            self.two_lead_since = None;
+            return;
+        }
+        // One that was silent and wakes up finds out with its next look at the table.
+        let since = *self.two_lead_since.get_or_insert(sim.now());
+        if sim.now() - since > Self::failover_time(sim) {
+            let what = format!(
+                "{} lead at the same time, for {:.1} s",
+                leaders.join(" and "),
+                seconds(sim.now() - since)
+            );
             self.find(Invariant::L3, sim.now(), None, what);
         }
     }

@@ -247,12 +247,25 @@ impl Coordinator {
         self.note_own_rows(&snapshot);
         self.finished.clear();
         self.take_over(duty, &snapshot).await?;
-        if duty == Duty::Leader {
+        let holder = snapshot.leader_lock.as_ref().and_then(|row| row.owner.as_ref());
+        let is_anothers = holder.is_some_and(|holder| *holder != process.id);
+        if duty == Duty::Leader && is_anothers && !process.has(Mutation::EternalLeader) {
+            if process.election.borrow_mut().doubt(process.now()) {
+                process.election_poke.give();
+            }
+        } else if duty == Duty::Leader {
             let listing = listed.as_ref().ok().and_then(Option::as_ref);
             self.lead(&snapshot, listing).await?;
         } else {
             self.duties.stop_leading();
-            if snapshot.leader_lock.is_none() && process.election.borrow_mut().look_now(process.now()) {
+            let has_changed = match holder {
+                None => process.election.borrow_mut().look_now(process.now()),
+                Some(holder) if self.watch.is_silent(holder) => {
+                    process.election.borrow_mut().on_silent(process.now(), holder)
+                }
+                Some(_) => false,
+            };
+            if has_changed {
                 process.election_poke.give();
             }
         }

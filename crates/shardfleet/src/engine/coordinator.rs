@@ -348,14 +348,23 @@ impl Coordinator {
         self.note_own_rows(&snapshot);
         self.finished.clear();
         self.take_over(duty, &snapshot).await?;
-        if duty == Duty::Leader {
+        let holder = snapshot.leader_lock.as_ref().and_then(|row| row.owner.as_ref());
+        let is_anothers = holder.is_some_and(|holder| *holder != context.settings.worker_id);
+        if duty == Duty::Leader && is_anothers {
+            // Another worker may have taken the lock while this one stood still.
+            context.leadership.doubt(context.clock.now());
+        } else if duty == Duty::Leader {
             let listing = listed.as_ref().ok().and_then(Option::as_ref);
             self.lead(&snapshot, listing).await?;
         } else {
             self.duties.stop_leading();
-            if snapshot.leader_lock.is_none() {
+            match holder {
                 // It was given up, or nobody has taken it yet.
-                context.leadership.look_now(context.clock.now());
+                None => context.leadership.look_now(context.clock.now()),
+                Some(holder) if self.watch.is_silent(holder) => {
+                    context.leadership.on_silent(context.clock.now(), holder);
+                }
+                Some(_) => {}
             }
         }
         self.set_alarm(duty, &snapshot);

@@ -61,6 +61,21 @@ impl Leadership {
         }
     }
 
+    /// The holder of the lock has let all its leases expire.
+    pub(crate) fn on_silent(&self, now: Moment, holder: &WorkerId) {
+        if self.election().on_silent(now, holder) {
+            tracing::info!(%holder, "the leader is silent; its lock is being taken");
+            self.poke.notify_one();
+        }
+    }
+
+    /// A scan shows the lock in another worker's name.
+    pub(crate) fn doubt(&self, now: Moment) {
+        if self.election().doubt(now) {
+            self.poke.notify_one();
+        }
+    }
+
     /// Gives the lock up, if this worker holds it, and takes it no more.
     pub(crate) fn stop(&self, now: Moment) {
         self.election().stop(now);

@@ -408,13 +408,7 @@ impl Fleet {
 
     /// How many unfinished leases each worker holds.
     pub(super) async fn counts(&self) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for lease in self.leases().await {
-            if let Some(owner) = lease.actual_owner().filter(|_| !lease.is_finished()) {
-                *counts.entry(owner.to_string()).or_default() += 1;
-            }
-        }
-        counts
+        counts_of(&self.leases().await)
     }
 
     /// Waits until each of these workers holds and reads its share of the leases, give or take one, and no handoff is under way.
@@ -440,7 +434,7 @@ impl Fleet {
             if !leases.iter().all(is_read) {
                 return false;
             }
-            let counts = self.counts().await;
+            let counts = counts_of(&leases);
             let total: usize = counts.values().sum();
             let open = leases.iter().filter(|lease| !lease.is_finished()).count();
             let share = open / members.len();
@@ -480,6 +474,16 @@ impl Fleet {
         .await;
         members.iter().position(|m| m.is_leader()).expect("a leader")
     }
+}
+
+fn counts_of(leases: &[Lease]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for lease in leases {
+        if let Some(owner) = lease.actual_owner().filter(|_| !lease.is_finished()) {
+            *counts.entry(owner.to_string()).or_default() += 1;
+        }
+    }
+    counts
 }
 
 impl Balance {
