@@ -229,6 +229,8 @@ struct Seen {
     row: LockRow,
     /// When the first read of this version came back.
     first: Moment,
+    /// Its holder is silent: it is taken before it has run out.
+    is_silent: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -255,8 +257,6 @@ pub struct LeaderElection {
     seen: Option<Seen>,
     /// The row was read and was not there, or is free.
     free: bool,
-    /// The version of a lock whose holder is silent, which is taken before it has run out.
-    silent: Option<Option<String>>,
     /// Versions of writes whose outcome is not known, with when each began.
     unconfirmed: Vec<(String, Moment)>,
     in_flight: Option<(InFlight, Moment)>,
@@ -276,7 +276,6 @@ impl LeaderElection {
             held: None,
             seen: None,
             free: false,
-            silent: None,
             unconfirmed: Vec::new(),
             in_flight: None,
             next: Moment::default(),
@@ -338,17 +337,11 @@ impl LeaderElection {
         if self.held.is_some() || self.in_flight.is_some() || self.stopping || now < self.resting_until {
             return false;
         }
-        let Some(seen) = self
-            .seen
-            .as_ref()
-            .filter(|seen| seen.row.owner.as_ref() == Some(holder))
-        else {
+        let seen = self.seen.as_mut().filter(|seen| !seen.is_silent);
+        let Some(seen) = seen.filter(|seen| seen.row.owner.as_ref() == Some(holder)) else {
             return false;
         };
-        if self.silent.as_ref() == Some(&seen.row.version) {
-            return false;
-        }
-        self.silent = Some(seen.row.version.clone());
+        seen.is_silent = true;
         self.next = now;
         true
     }
@@ -446,9 +439,8 @@ impl LeaderElection {
             None => self.free.then_some(LockCondition::Absent),
             Some(seen) if seen.row.is_released => self.free.then_some(LockCondition::Released),
             // A read right before is not needed: the condition fails if the version has changed.
-            Some(seen) => (now.since(seen.first) > seen.row.lease_duration
-                || self.silent.as_ref() == Some(&seen.row.version))
-            .then(|| LockCondition::VersionIs(seen.row.version.clone())),
+            Some(seen) => (now.since(seen.first) > seen.row.lease_duration || seen.is_silent)
+                .then(|| LockCondition::VersionIs(seen.row.version.clone())),
         }
     }
 
@@ -477,7 +469,13 @@ impl LeaderElection {
             (Some(row), Some(seen)) if seen.row.version == row.version && seen.row.owner == row.owner => {
                 seen.row = row;
             }
-            (Some(row), seen) => *seen = Some(Seen { row, first: now }),
+            (Some(row), seen) => {
+                *seen = Some(Seen {
+                    row,
+                    first: now,
+                    is_silent: false,
+                })
+            }
             (None, seen) => *seen = None,
         }
         let may_soon = self.seen.as_ref().map(|seen| {
