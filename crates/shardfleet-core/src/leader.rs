@@ -474,7 +474,7 @@ impl LeaderElection {
                     row,
                     first: now,
                     is_silent: false,
-                })
+                });
             }
             (None, seen) => *seen = None,
         }
