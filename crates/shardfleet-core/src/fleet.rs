@@ -32,6 +32,9 @@ pub use takeover::TakeoverQuestion;
 /// How many workers besides the leader watch the leases closely, so that a leader's death is noticed as soon as any other worker's.
 pub const DEPUTIES: usize = 2;
 
+/// Up to so many workers all of them do: whoever died lately still counts as one, and deputies that died before their leader would be no help.
+pub const SMALL_FLEET: usize = 8;
+
 /// In how many runs after a worker has joined leases may be moved in each run, at most.
 const SETTLING_RUNS: u32 = 12;
 
@@ -133,6 +136,8 @@ pub struct FleetWatch {
     roster: BTreeSet<WorkerId>,
     /// Workers that had a row of metrics in the last scan, however old.
     reporters: BTreeSet<WorkerId>,
+    /// Workers that held an unfinished lease in the last scan.
+    holding: BTreeSet<WorkerId>,
     has_seen_roster: bool,
     /// Workers that let a lease expire and have shown no sign of life since.
     suspects: BTreeMap<WorkerId, Suspect>,
@@ -181,6 +186,7 @@ impl FleetWatch {
             holders: BTreeMap::new(),
             roster: BTreeSet::new(),
             reporters: BTreeSet::new(),
+            holding: BTreeSet::new(),
             has_seen_roster: false,
             suspects: BTreeMap::new(),
             last_balance: None,
@@ -221,6 +227,8 @@ impl FleetWatch {
         self.holders.retain(|key, _| leases.contains_key(key));
         self.suspects
             .retain(|id, suspect| last_report(id, snapshot).is_some_and(|at| at <= suspect.reported));
+        let unfinished = leases.values().filter(|lease| !lease.is_finished());
+        self.holding = unfinished.filter_map(Lease::actual_owner).cloned().collect();
         self.note_roster(now, wall, snapshot);
     }
 
@@ -372,10 +380,17 @@ impl FleetWatch {
         if leader == Some(&self.me) {
             return Duty::Leader;
         }
+        if self.roster.len() < SMALL_FLEET {
+            return Duty::Deputy;
+        }
+        // The dead report no more, but that shows late; that others have their leases shows at once.
+        let may_live = |worker: &WorkerId| {
+            self.holding.contains(worker) && !self.suspects.contains_key(worker) && Some(worker) != leader
+        };
         let before_me = self
             .roster
             .iter()
-            .filter(|worker| Some(*worker) != leader && **worker < self.me)
+            .filter(|worker| **worker < self.me && may_live(worker))
             .count();
         if before_me < DEPUTIES {
             Duty::Deputy

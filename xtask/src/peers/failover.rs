@@ -108,7 +108,7 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
         pause(FREEZE);
         lab.worker(&name)?.signal("CONT")?;
         let woken = now_ms();
-        lab.until_shared(2, PATIENCE)?;
+        lab.until_shared(1, PATIENCE)?;
         let account = lab.account()?;
         let late = stale(lab, &name, stopped, woken);
         Ok(format!(

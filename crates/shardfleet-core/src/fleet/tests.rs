@@ -434,16 +434,24 @@ fn an_overdue_handoff_is_forced_by_the_pair_of_owners_it_began_with() {
 
 #[test]
 fn two_workers_besides_the_leader_watch_closely() {
-    let fleet = snapshot([], &["a", "b", "c", "d", "e"], 0);
-    let leader = WorkerId::from("b");
-    let duty = |me: &str| {
-        let mut watch = watch(me);
-        watch.observe(second(1), wall(0), &fleet);
-        watch.duty(Some(&leader))
+    let all: Vec<String> = (0..12).map(|n| format!("w{n:02}")).collect();
+    let names: Vec<&str> = all.iter().map(String::as_str).collect();
+    let leader = WorkerId::from("w01");
+    let deputies = |names: &[&str], dead: &[&str]| -> Vec<String> {
+        // The dead have reported not long ago, and others have their leases.
+        let holders = names.iter().filter(|name| !dead.contains(name));
+        let rows = holders.zip(0..).map(|(name, n)| lease(n, Some(name), 1));
+        let fleet = snapshot(rows, names, 0);
+        let is_deputy = |me: &&&str| {
+            let mut watch = watch(me);
+            watch.observe(second(1), wall(0), &fleet);
+            watch.duty(Some(&leader)) == Duty::Deputy
+        };
+        let living = names.iter().filter(|name| !dead.contains(name));
+        living.filter(is_deputy).map(ToString::to_string).collect()
     };
-    assert_eq!(duty("a"), Duty::Deputy);
-    assert_eq!(duty("b"), Duty::Leader);
-    assert_eq!(duty("c"), Duty::Deputy);
-    assert_eq!(duty("d"), Duty::Follower);
-    assert_eq!(duty("e"), Duty::Follower);
+    assert_eq!(deputies(&names, &[]), ["w00", "w02"]);
+    assert_eq!(deputies(&names, &["w00", "w02"]), ["w03", "w04"]);
+    // In a small fleet everybody does.
+    assert_eq!(deputies(&names[..4], &[]), ["w00", "w02", "w03"]);
 }
