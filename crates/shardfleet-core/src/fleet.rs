@@ -229,6 +229,9 @@ impl FleetWatch {
             .retain(|id, suspect| last_report(id, snapshot).is_some_and(|at| at <= suspect.reported));
         let unfinished = leases.values().filter(|lease| !lease.is_finished());
         self.holding = unfinished.filter_map(Lease::actual_owner).cloned().collect();
+        if !self.has_seen_roster {
+            self.doubt_idlers(wall, snapshot);
+        }
         self.note_roster(now, wall, snapshot);
     }
 
@@ -254,6 +257,26 @@ impl FleetWatch {
             .is_some_and(|known| known.now.as_ref() == Some(holder) && known.counter != lease.counter);
         if has_renewed {
             self.suspects.remove(holder);
+        }
+    }
+
+    /// On the first scan, whoever holds nothing and has not reported for longer than a lease lives may have died before this worker came: its report counts for a minute,
+    /// and leases given to it would stand still once more until they expire. It is taken for dead until it reports again.
+    fn doubt_idlers(&mut self, wall: Timestamp, snapshot: &FleetSnapshot) {
+        let silent_before = Timestamp::from_millis(
+            wall.millis()
+                .saturating_sub(u64::try_from(self.policy.failover_time.as_millis()).unwrap_or(u64::MAX)),
+        );
+        for stats in &snapshot.workers {
+            let reported = stats.last_update_seconds.unwrap_or(0);
+            let holds = self.holding.contains(&stats.worker_id);
+            if stats.worker_id != self.me && !holds && reported < silent_before.millis() / 1000 {
+                let suspect = Suspect {
+                    reported,
+                    is_silent: true,
+                };
+                self.suspects.insert(stats.worker_id.clone(), suspect);
+            }
         }
     }
 

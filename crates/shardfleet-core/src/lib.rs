@@ -22,6 +22,7 @@ pub mod retry;
 pub mod sequence;
 pub mod shard;
 pub mod shard_sync;
+pub mod status;
 pub mod time;
 pub mod watchdog;
 pub mod watermark;

@@ -28,7 +28,6 @@
 //! ```
 
 mod aws;
-pub mod clock;
 pub mod dead_letter;
 mod engine;
 mod error;
@@ -55,6 +54,7 @@ pub use processor::{
 };
 pub use record::{Ack, Delivery, DeliveryBatch, Record};
 pub use settings::Aggregates;
+pub use shardfleet_clock as clock;
 pub use stream::{KinesisStream, KinesisStreamBuilder, StopHandle};
 pub use subscription::{BatchSubscription, Subscription, SubscriptionHandle};
 

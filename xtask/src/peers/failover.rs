@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use super::http::call;
 use super::lab::{Lab, Programs, Report};
 use super::records::gaps;
 use super::time::{now_ms, pause};
@@ -12,6 +15,11 @@ use super::worker::Kind;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Longer than a lease lives.
 const FREEZE: Duration = Duration::from_secs(20);
+/// Moves for the balance are over by then.
+const SETTLE: Duration = Duration::from_secs(15);
+/// The share of writes that DynamoDB refuses.
+const THROTTLED: f64 = 0.3;
+const SHARDS: u32 = 8;
 
 /// Three workers, eight shards.
 struct Bench {
@@ -51,7 +59,7 @@ impl Bench {
 
 /// Measures.
 pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Result<(), String> {
-    let mut lab = Lab::start(programs, report, 8)?;
+    let mut lab = Lab::start(programs, report, SHARDS)?;
     let mut bench = Bench { started: 0 };
     bench.start(&mut lab)?;
     lab.warm_up()?;
@@ -63,6 +71,9 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
             let name = bench.start(lab)?;
             lab.until_shared(2, PATIENCE)?;
             let seconds = ms(now_ms().saturating_sub(since));
+            lab.until("the newcomer's first record", PATIENCE, |lab| {
+                Ok(lab.has_read(&name))
+            })?;
             figures.push(format!(
                 "{}, the fleet was even after {seconds}",
                 lab.first_record(&name)
@@ -73,33 +84,76 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
     });
     for (step, leads) in [("stop-follower", false), ("stop-leader", true)] {
         report.step(&mut lab, step, |lab| {
-            let name = Bench::victim(lab, leads)?;
-            let at = lab.stop(&name)?;
-            lab.until_shared(2, PATIENCE)?;
-            lab.flow(Duration::from_secs(2))?;
+            let mut worst = Vec::new();
+            for _ in 0..rounds {
+                worst.push(gone(lab, &mut bench, Exit::Stopped, leads)?);
+            }
             lab.account_once()?;
-            let figures = lab.gaps(&name, at);
-            bench.start(lab)?;
-            lab.until_shared(2, PATIENCE)?;
-            Ok(figures)
+            Ok(figures(worst))
         });
     }
     for (step, leads) in [("kill-follower", false), ("kill-leader", true)] {
         report.step(&mut lab, step, |lab| {
             let mut worst = Vec::new();
             for _ in 0..rounds {
-                worst.push(killed(lab, &mut bench, leads)?);
+                worst.push(gone(lab, &mut bench, Exit::Killed, leads)?);
             }
             lab.account()?;
-            worst.sort_unstable();
-            let (median, most) = (worst[worst.len() / 2], worst[worst.len() - 1]);
-            Ok(format!(
-                "the slowest shard was read again after {} at the median of {rounds}, {} at most (failover time 10 s)",
-                ms(median),
-                ms(most)
-            ))
+            Ok(figures(worst))
         });
     }
+    report.step(&mut lab, "throttled", |lab| {
+        lab.flow(SETTLE)?;
+        let (before, repeats) = (lab.table.counts(), lab.account()?.repeats);
+        for (seed, operation) in [(1, "UpdateItem"), (2, "PutItem"), (3, "DeleteItem")] {
+            let rule = json!({
+                "operation": operation,
+                "share": THROTTLED,
+                "seed": seed,
+                "action": {"type": "throttle"},
+            });
+            control(lab, "POST", "faults", &rule)?;
+        }
+        lab.flow(Duration::from_secs(60))?;
+        let faults = control(lab, "GET", "calls", &json!({}))?["faults"].clone();
+        control(lab, "DELETE", "faults", &json!({}))?;
+        let account = lab.account()?;
+        if account.repeats > repeats {
+            return Err(format!(
+                "{} records came twice",
+                account.repeats.saturating_sub(repeats)
+            ));
+        }
+        if lab.table.counts() != before {
+            return Err(format!(
+                "leases moved: {before:?} before, {:?} after",
+                lab.table.counts()
+            ));
+        }
+        Ok(format!(
+            "{faults} writes refused in 60 s, no lease moved; {}",
+            account.figures()
+        ))
+    });
+    report.step(&mut lab, "cut", |lab| {
+        let cut = now_ms();
+        control(lab, "POST", "cut", &json!({"cut": true}))?;
+        pause(Duration::from_secs(15));
+        control(lab, "POST", "cut", &json!({"cut": false}))?;
+        let back = now_ms();
+        lab.note_outage(cut, back);
+        lab.until("every shard is read again", PATIENCE, |lab| {
+            Ok(first_after(lab, back).len() == SHARDS as usize)
+        })?;
+        let slowest = first_after(lab, back).into_values().max().unwrap_or(back);
+        lab.until_shared(1, PATIENCE)?;
+        let account = lab.account()?;
+        Ok(format!(
+            "DynamoDB was away for 15 s; every shard was read {} after its return; {}",
+            ms(slowest - back),
+            account.figures()
+        ))
+    });
     report.step(&mut lab, "freeze", |lab| {
         let name = Bench::victim(lab, false)?;
         let held: usize = lab.table.counts().get(&name).copied().unwrap_or(0);
@@ -120,16 +174,66 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
     Ok(())
 }
 
-/// Kills a worker, waits until its shards are read, and replaces it; the longest standstill of a shard of its.
-fn killed(lab: &mut Lab, bench: &mut Bench, leads: bool) -> Result<u64, String> {
+/// Asks something of the embedded DynamoDB's controls.
+fn control(lab: &Lab, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+    let path = format!("/_shardfleet/{path}");
+    let address = &lab.around().clients.dynamodb;
+    let (status, answer) = call(address, method, &path, &[], &body.to_string())?;
+    if status != 200 {
+        return Err(format!("{method} {path}: {status}: {answer}"));
+    }
+    serde_json::from_str(&answer).map_err(|e| format!("{method} {path}: {e}: {answer}"))
+}
+
+/// When each shard's first record after a time was delivered.
+fn first_after(lab: &Lab, since: u64) -> BTreeMap<String, u64> {
+    let mut first = BTreeMap::new();
+    for delivery in lab.delivered().iter().filter(|delivery| delivery.ms > since) {
+        first.entry(delivery.shard.clone()).or_insert(delivery.ms);
+    }
+    first
+}
+
+/// How a worker leaves.
+#[derive(Clone, Copy)]
+enum Exit {
+    /// SIGTERM.
+    Stopped,
+    /// SIGKILL.
+    Killed,
+}
+
+/// Ends a worker, waits until its shards are read, and replaces it; the longest standstill of a shard of its.
+fn gone(lab: &mut Lab, bench: &mut Bench, exit: Exit, leads: bool) -> Result<u64, String> {
     let name = Bench::victim(lab, leads)?;
-    let at = lab.kill(&name)?;
-    lab.until_shared(3, PATIENCE)?;
+    let at = match exit {
+        Exit::Stopped => lab.stop(&name)?,
+        Exit::Killed => lab.kill(&name)?,
+    };
+    lab.until_shared(2, PATIENCE)?;
     lab.flow(Duration::from_secs(2))?;
     let worst = gaps(&lab.delivered(), &name, at).into_values().max();
-    bench.start(lab)?;
+    let newcomer = bench.start(lab)?;
     lab.until_shared(2, PATIENCE)?;
+    lab.until("the newcomer's first record", PATIENCE, |lab| {
+        Ok(lab.has_read(&newcomer))
+    })?;
+    // Its other shards, too.
+    lab.flow(Duration::from_secs(2))?;
     worst.ok_or_else(|| format!("no shard of {name} changed hands"))
+}
+
+/// The standstills of all rounds, in words.
+fn figures(mut worst: Vec<u64>) -> String {
+    worst.sort_unstable();
+    let all: Vec<String> = worst.iter().map(|&time| ms(time)).collect();
+    format!(
+        "the slowest shard was read again after {} at the median of {}, {} at most (failover time 10 s); all: {}",
+        ms(worst[worst.len() / 2]),
+        worst.len(),
+        ms(worst[worst.len() - 1]),
+        all.join(", ")
+    )
 }
 
 /// Records that a worker delivered after it woke, and others before that.

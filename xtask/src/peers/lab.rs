@@ -124,6 +124,8 @@ pub(crate) struct Lab {
     deliveries: Deliveries,
     pace: Pace,
     producer: Option<Producer>,
+    /// When the table could not be reached, from and until.
+    outages: Vec<(u64, u64)>,
     _services: Services,
 }
 
@@ -156,6 +158,7 @@ impl Lab {
                 bytes: 500,
             },
             producer: None,
+            outages: Vec::new(),
             _services: services,
         })
     }
@@ -324,10 +327,10 @@ impl Lab {
     /// behind a checkpoint, one reader at a time, in order.
     pub(crate) fn account(&mut self) -> Result<Account, String> {
         let puts = self.puts()?;
-        let mut account = Account::of(&puts, &self.delivered(), &self.table.changes());
+        let mut account = self.account_of(&puts);
         // An error is what is lost; the verdict below names it.
         self.until("everything put is delivered", PATIENCE, |lab| {
-            account = Account::of(&puts, &lab.delivered(), &lab.table.changes());
+            account = lab.account_of(&puts);
             if !account.lost.is_empty() {
                 pause(Duration::from_millis(500));
             }
@@ -358,7 +361,22 @@ impl Lab {
     pub(crate) fn account_from(&self, before: usize) -> Result<Account, String> {
         let puts = self.puts()?;
         let later = &puts[before.min(puts.len())..];
-        Ok(Account::of(later, &self.delivered(), &self.table.changes()))
+        Ok(self.account_of(later))
+    }
+
+    fn account_of(&self, puts: &[Put]) -> Account {
+        Account::with_outages(puts, &self.delivered(), &self.table.changes(), &self.outages)
+    }
+
+    /// Notes that the table could not be reached.
+    pub(crate) fn note_outage(&mut self, from: u64, until: u64) {
+        self.outages.push((from, until));
+    }
+
+    /// Whether a worker delivered anything.
+    pub(crate) fn has_read(&self, name: &str) -> bool {
+        let deliveries = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
+        deliveries.iter().any(|delivery| delivery.worker == name)
     }
 
     /// How long a worker took from its start to its first record, in words.

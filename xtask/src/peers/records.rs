@@ -86,6 +86,16 @@ pub(crate) struct Account {
 impl Account {
     /// Compares. `changes` is what the watcher saw of the table.
     pub(crate) fn of(puts: &[Put], deliveries: &[Delivery], changes: &[Change]) -> Self {
+        Self::with_outages(puts, deliveries, changes, &[])
+    }
+
+    /// The same, where the table could not be reached at times, from and until: a reader may have lost its lease then, and begun again at the checkpoint.
+    pub(crate) fn with_outages(
+        puts: &[Put],
+        deliveries: &[Delivery],
+        changes: &[Change],
+        outages: &[(u64, u64)],
+    ) -> Self {
         let mut account = Self {
             put: puts.len(),
             ..Self::default()
@@ -102,9 +112,14 @@ impl Account {
             let mut began: BTreeMap<&str, u64> = BTreeMap::new();
             let mut last: Option<&Delivery> = None;
             for event in events {
-                if last.is_none_or(|last| last.worker != event.worker) {
+                let has_lost = |last: &Delivery| {
+                    let mut around = outages.iter();
+                    around.any(|(from, until)| last.ms < *until && event.ms > *from)
+                };
+                let is_back = |last: &Delivery| last.position >= event.position;
+                if last.is_none_or(|last| last.worker != event.worker || is_back(last) && has_lost(last)) {
                     began.insert(&event.worker, event.ms);
-                } else if last.is_some_and(|last| last.position >= event.position) {
+                } else if last.is_some_and(is_back) {
                     let text = format!("{} read {} of {shard} again", event.worker, event.position);
                     account.disorder.push(text);
                 }

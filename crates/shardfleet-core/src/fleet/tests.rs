@@ -337,6 +337,39 @@ fn a_worker_that_shows_life_again_is_given_leases_again() {
     assert!(revived(false, true));
 }
 
+/// A worker that comes after a death sees a report that is less than a minute old, and nothing else of the dead.
+#[test]
+fn whoever_died_before_this_worker_came_is_given_nothing() {
+    let rows = |counter| [lease(0, Some("leader"), 1), lease(1, Some("me"), counter)];
+    let dead_reported = |age: u64| {
+        let mut fleet = snapshot(rows(1), &["leader", "me"], 100);
+        let dead = WorkerMetricStats::new(WorkerId::from("dead"), wall(100 - age));
+        fleet.workers.push(dead);
+        let mut watch = watch("me");
+        watch.observe(second(0), wall(100), &fleet);
+        let mut views = watch.views(wall(100), &fleet).into_iter();
+        views.any(|view| view.worker_id.as_str() == "dead" && view.suspect)
+    };
+    assert!(dead_reported(30), "it may be dead");
+    assert!(!dead_reported(5), "it has just started");
+
+    let mut fleet = snapshot(rows(1), &["leader", "me"], 100);
+    let dead = WorkerMetricStats::new(WorkerId::from("dead"), wall(80));
+    fleet.workers.push(dead);
+    let mut watch = watch("me");
+    watch.observe(second(0), wall(100), &fleet);
+    // The leader dies, and its lease is this worker's to take.
+    fleet
+        .leases
+        .extend(rows(2).map(|lease| (lease.lease_key.clone(), lease)));
+    watch.observe(second(9), wall(109), &fleet);
+    watch.on_leading();
+    watch.observe(second(11), wall(111), &fleet);
+    let (plan, _) = watch.plan_assignment(second(11), wall(111), &fleet);
+    let owners: Vec<&str> = plan.moves.iter().map(|planned| planned.to.as_str()).collect();
+    assert_eq!(owners, ["me"]);
+}
+
 /// What moved to a worker a moment ago does not rest there while others have next to nothing.
 #[test]
 fn workers_that_join_one_after_another_end_up_even() {

@@ -82,16 +82,12 @@ impl Clock for SystemClock {
 }
 
 /// Waits for `duration` of `clock`.
-pub(crate) async fn sleep(clock: &dyn Clock, duration: Duration) {
+pub async fn sleep(clock: &dyn Clock, duration: Duration) {
     clock.sleep_until(clock.now() + duration).await;
 }
 
 /// Runs `work`, but no longer than `limit`; `None` when it took longer.
-pub(crate) async fn within<T>(
-    clock: &dyn Clock,
-    limit: Duration,
-    work: impl Future<Output = T>,
-) -> Option<T> {
+pub async fn within<T>(clock: &dyn Clock, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         done = work => Some(done),
@@ -100,7 +96,7 @@ pub(crate) async fn within<T>(
 }
 
 /// A random UUID (version 4), in the usual form.
-pub(crate) fn fresh_uuid(clock: &dyn Clock) -> String {
+pub fn fresh_uuid(clock: &dyn Clock) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
