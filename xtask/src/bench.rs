@@ -28,6 +28,12 @@ pub(crate) enum Bench {
         /// How many times a worker, and how many times a leader, is killed. Each round takes about half a minute.
         #[arg(long, default_value_t = 10)]
         rounds: usize,
+        /// Only these steps after the join: stop-follower, stop-leader, kill-follower, kill-leader, throttled, cut, freeze.
+        #[arg(long, value_name = "STEP")]
+        step: Vec<String>,
+        /// Keep logs, events and the table's history.
+        #[arg(long)]
+        keep: bool,
         /// This binary of ours, such as a release build, instead of one that is built now.
         #[arg(long, value_name = "FILE")]
         worker: Option<PathBuf>,
@@ -53,7 +59,12 @@ pub(crate) fn run(bench: &Bench) -> Result<String, String> {
             bytes,
         } => (records, shards, bytes),
         Bench::Plan => return plan(),
-        Bench::Fleet { rounds, worker } => return crate::peers::bench_fleet(*rounds, worker.as_deref()),
+        Bench::Fleet {
+            rounds,
+            step,
+            keep,
+            worker,
+        } => return crate::peers::bench_fleet(*rounds, step, *keep, worker.as_deref()),
     };
     let client = build("shardfleet", "read_bench")?;
     let server = build("shardfleet-local", "serve")?;

@@ -139,6 +139,8 @@ pub struct FleetWatch {
     /// Workers that held an unfinished lease in the last scan.
     holding: BTreeSet<WorkerId>,
     has_seen_roster: bool,
+    /// When the last scan was made.
+    scanned: Option<Moment>,
     /// Workers that let a lease expire and have shown no sign of life since.
     suspects: BTreeMap<WorkerId, Suspect>,
     last_balance: Option<Moment>,
@@ -160,6 +162,8 @@ struct Suspect {
     reported: u64,
     /// None of its leases was alive at some time since.
     is_silent: bool,
+    /// It let leases expire, which others have now.
+    has_lost: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -188,6 +192,7 @@ impl FleetWatch {
             reporters: BTreeSet::new(),
             holding: BTreeSet::new(),
             has_seen_roster: false,
+            scanned: None,
             suspects: BTreeMap::new(),
             last_balance: None,
             settling: 0,
@@ -200,7 +205,7 @@ impl FleetWatch {
         let leases = &snapshot.leases;
         for lease in leases.values() {
             let was_expired = self.is_expired(now, lease);
-            self.note_life(lease, was_expired, snapshot);
+            self.note_life(now, lease, was_expired, snapshot);
             self.note_holder(now, lease, was_expired);
             self.note_handoff(now, lease);
             let is_free = lease.actual_owner().is_none()
@@ -225,27 +230,43 @@ impl FleetWatch {
         self.free_since.retain(|key, _| leases.contains_key(key));
         self.handoffs.retain(|key, _| leases.contains_key(key));
         self.holders.retain(|key, _| leases.contains_key(key));
+        let mut is_back = false;
         self.suspects
-            .retain(|id, suspect| last_report(id, snapshot).is_some_and(|at| at <= suspect.reported));
+            .retain(|id, suspect| match last_report(id, snapshot) {
+                None => false,
+                Some(at) if at <= suspect.reported => true,
+                Some(_) => {
+                    is_back |= suspect.has_lost && suspect.is_silent;
+                    false
+                }
+            });
+        if is_back {
+            // It has lost what it held, such as one that was frozen, and gets its share again as one who joins does.
+            self.settling = SETTLING_RUNS;
+            self.joined_at = Some(now);
+        }
         let unfinished = leases.values().filter(|lease| !lease.is_finished());
         self.holding = unfinished.filter_map(Lease::actual_owner).cloned().collect();
         if !self.has_seen_roster {
             self.doubt_idlers(wall, snapshot);
         }
         self.note_roster(now, wall, snapshot);
+        self.scanned = Some(now);
     }
 
     /// Whoever lets a lease expire is taken for dead until it renews one or reports again. Without that memory two dead workers would be given each other's leases
     /// in turn, each looking alive for as long as it takes what it was given to expire.
-    fn note_life(&mut self, lease: &Lease, is_expired: bool, snapshot: &FleetSnapshot) {
+    fn note_life(&mut self, now: Moment, lease: &Lease, is_expired: bool, snapshot: &FleetSnapshot) {
         let Some(holder) = lease.actual_owner().filter(|holder| **holder != self.me) else {
             return;
         };
+        self.note_taken(now, lease, snapshot);
         if is_expired && !lease.is_finished() {
             if let Some(reported) = last_report(holder, snapshot) {
                 let suspect = Suspect {
                     reported,
                     is_silent: false,
+                    has_lost: true,
                 };
                 self.suspects.entry(holder.clone()).or_insert(suspect);
             }
@@ -257,6 +278,34 @@ impl FleetWatch {
             .is_some_and(|known| known.now.as_ref() == Some(holder) && known.counter != lease.counter);
         if has_renewed {
             self.suspects.remove(holder);
+        }
+    }
+
+    /// Somebody else may have taken an expired lease before this worker saw it expire. A holder that is alive renews thrice in that time; one whose lease stood still for
+    /// two thirds of it, and was then taken from it without a handoff, is taken for dead as well.
+    fn note_taken(&mut self, now: Moment, lease: &Lease, snapshot: &FleetSnapshot) {
+        let Some(known) = self.holders.get(&lease.lease_key) else {
+            return;
+        };
+        let Some(before) = known.now.as_ref().filter(|before| **before != self.me) else {
+            return;
+        };
+        let third = self.policy.failover_time / 3;
+        // Who looks seldom cannot tell a still lease from one that was renewed meanwhile.
+        let looks_often = self.scanned.is_some_and(|at| now.since(at) <= third);
+        let stood_still = self.clock.still_since(&lease.lease_key);
+        let stood_still = stood_still.is_some_and(|at| now.since(at) >= third * 2);
+        let is_handoff = self.handoffs.contains_key(&lease.lease_key);
+        if lease.actual_owner() == Some(before) || is_handoff || !looks_often || !stood_still {
+            return;
+        }
+        if let Some(reported) = last_report(before, snapshot) {
+            let suspect = Suspect {
+                reported,
+                is_silent: false,
+                has_lost: true,
+            };
+            self.suspects.entry(before.clone()).or_insert(suspect);
         }
     }
 
@@ -274,6 +323,7 @@ impl FleetWatch {
                 let suspect = Suspect {
                     reported,
                     is_silent: true,
+                    has_lost: false,
                 };
                 self.suspects.insert(stats.worker_id.clone(), suspect);
             }

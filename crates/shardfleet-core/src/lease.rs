@@ -555,6 +555,11 @@ impl LeaseClock {
         self.expires_at(lease, failover_time).is_some_and(|at| now > at)
     }
 
+    /// Since when the counter of a lease has stood still, as of the last look.
+    pub fn still_since(&self, key: &LeaseKey) -> Option<Moment> {
+        self.seen.get(key).map(|(_, at)| *at)
+    }
+
     /// The moment after which the lease is expired unless its counter moves; `None` for one that was never observed.
     pub fn expires_at(&self, lease: &Lease, failover_time: Duration) -> Option<Moment> {
         let (counter, at) = self.seen.get(&lease.lease_key)?;

@@ -92,7 +92,11 @@ fn to_bytes(value: &impl Serialize) -> Vec<u8> {
 struct Jackson;
 
 impl Formatter for Jackson {
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         let mut units = [0; 2];
         let mut rest = fragment;
         while let Some(at) = rest.find(|c: char| c > '\u{ffff}') {
@@ -108,7 +112,11 @@ impl Formatter for Jackson {
         writer.write_all(rest.as_bytes())
     }
 
-    fn write_char_escape<W: ?Sized + io::Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
+    fn write_char_escape<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
         let text = match escape {
             CharEscape::Quote => "\\\"",
             CharEscape::ReverseSolidus => "\\\\",
@@ -254,9 +262,16 @@ mod tests {
         for character in ["x", "é", "😀", "\u{1b}"] {
             let trace = character.repeat(2_000_000 / character.len());
             let bytes = encode(&StatusValue::Work(status(Some(trace.clone()))));
-            assert!(bytes.len() <= VALUE_BYTES_MAX && bytes.len() > VALUE_BYTES_MAX / 8, "{}", bytes.len());
+            assert!(
+                bytes.len() <= VALUE_BYTES_MAX && bytes.len() > VALUE_BYTES_MAX / 8,
+                "{}",
+                bytes.len()
+            );
             let read = decode(&StatusKey::connector("a"), &bytes).expect("valid");
-            let read = read.work().and_then(|status| status.trace.clone()).expect("a trace");
+            let read = read
+                .work()
+                .and_then(|status| status.trace.clone())
+                .expect("a trace");
             let kept = read.strip_suffix(CUT).expect("it says so");
             assert!(trace.starts_with(kept) && !kept.is_empty());
         }
@@ -271,7 +286,10 @@ mod tests {
             (r#"{"state":"running","generation":1}"#, "state is \"running\""),
             (r#"{"state":"RUNNING"}"#, "generation is missing"),
             (r#"{"state":"RUNNING","generation":1.5}"#, "generation is 1.5"),
-            (r#"{"state":"RUNNING","generation":1,"trace":{}}"#, "trace is an object"),
+            (
+                r#"{"state":"RUNNING","generation":1,"trace":{}}"#,
+                "trace is an object",
+            ),
         ] {
             let error = decode(&key, text.as_bytes()).expect_err(text).to_string();
             assert!(error.contains(said), "{error}");

@@ -105,7 +105,9 @@ async fn until(store: &dyn StatusStore, what: &str, holds: impl Fn(&StatusView) 
         }
     };
     let in_time = within(&clock, PATIENCE, shown).await;
-    ensure(in_time.is_some(), || format!("not seen in time: {what}; {:?}", store.view()))
+    ensure(in_time.is_some(), || {
+        format!("not seen in time: {what}; {:?}", store.view())
+    })
 }
 
 fn status(state: StatusState, worker: &str, generation: i32) -> WorkStatus {
@@ -138,9 +140,15 @@ async fn read_back(store: Store) -> Verdict {
             put(&*store, &StatusKey::task("a", task), status(state, "w", task))?;
         }
     }
-    put(&*store, &StatusKey::connector("a"), status(StatusState::Failed, "w", -1))?;
+    put(
+        &*store,
+        &StatusKey::connector("a"),
+        status(StatusState::Failed, "w", -1),
+    )?;
     let (key, value) = topic("a", "orders");
-    store.put(&key, value.clone()).map_err(|error| error.to_string())?;
+    store
+        .put(&key, value.clone())
+        .map_err(|error| error.to_string())?;
     let left = store.flush(PATIENCE).await;
     ensure(left == 0, || format!("{left} are not written"))?;
     until(&*store, "all of it", |view| {
@@ -154,17 +162,27 @@ async fn read_back(store: Store) -> Verdict {
     }
     ensure(view.get(&key) == Some(value), || format!("{:?}", view.get(&key)))?;
     let counters = store.counters();
-    ensure(counters.success == 8 && counters.failure == 0, || format!("{counters:?}"))
+    ensure(counters.success == 8 && counters.failure == 0, || {
+        format!("{counters:?}")
+    })
 }
 
 async fn last_wins(store: Store) -> Verdict {
     for generation in 0..200 {
         for task in 0..4 {
             let state = StatusState::ALL[usize::try_from(generation % 3).unwrap_or(0)];
-            put(&*store, &StatusKey::task("a", task), status(state, "w", generation))?;
+            put(
+                &*store,
+                &StatusKey::task("a", task),
+                status(state, "w", generation),
+            )?;
         }
     }
-    put(&*store, &StatusKey::task("a", 3), status(StatusState::Failed, "w", 1))?;
+    put(
+        &*store,
+        &StatusKey::task("a", 3),
+        status(StatusState::Failed, "w", 1),
+    )?;
     store.flush(PATIENCE).await;
     until(&*store, "the newest of each", |view| {
         let newest = |task, generation| view.task("a", task).is_some_and(|s| s.generation == generation);
@@ -175,29 +193,50 @@ async fn last_wins(store: Store) -> Verdict {
 
 async fn tombstones(store: Store) -> Verdict {
     for connector in ["a", "a-b"] {
-        put(&*store, &StatusKey::connector(connector), status(StatusState::Running, "w", 1))?;
+        put(
+            &*store,
+            &StatusKey::connector(connector),
+            status(StatusState::Running, "w", 1),
+        )?;
         for task in 0..3 {
-            put(&*store, &StatusKey::task(connector, task), status(StatusState::Running, "w", 1))?;
+            put(
+                &*store,
+                &StatusKey::task(connector, task),
+                status(StatusState::Running, "w", 1),
+            )?;
         }
         let (key, value) = topic(connector, "orders");
         store.put(&key, value).map_err(|error| error.to_string())?;
     }
-    until(&*store, "all of it", |view| view.tasks().count() == 6 && view.topics().count() == 2).await?;
+    until(&*store, "all of it", |view| {
+        view.tasks().count() == 6 && view.topics().count() == 2
+    })
+    .await?;
     let delete = |key: &StatusKey| store.delete(key).map_err(|error| error.to_string());
     delete(&StatusKey::task("a", 0))?;
     delete(&StatusKey::topic("a", "orders"))?;
     delete(&StatusKey::connector("a-b"))?;
     delete(&StatusKey::task("unknown", 5))?;
     until(&*store, "what is left", |view| {
-        let tasks: Vec<_> = view.tasks().map(|(connector, task, _)| (connector, task)).collect();
-        let topics: Vec<_> = view.topics().map(|(connector, topic, _)| (connector, topic)).collect();
+        let tasks: Vec<_> = view
+            .tasks()
+            .map(|(connector, task, _)| (connector, task))
+            .collect();
+        let topics: Vec<_> = view
+            .topics()
+            .map(|(connector, topic, _)| (connector, topic))
+            .collect();
         tasks == [("a", 1), ("a", 2)]
             && topics == [("a-b", "orders")]
             && view.connectors().map(|(name, _)| name).eq(["a"])
     })
     .await?;
     // What was deleted may come back.
-    put(&*store, &StatusKey::task("a", 0), status(StatusState::Paused, "w", 2))?;
+    put(
+        &*store,
+        &StatusKey::task("a", 0),
+        status(StatusState::Paused, "w", 2),
+    )?;
     until(&*store, "the task again", |view| view.task("a", 0).is_some()).await
 }
 
@@ -212,12 +251,17 @@ async fn safe_writes(store: Store) -> Verdict {
         ] {
             put(&*store, &key, status(StatusState::Running, "w1", 5))?;
             until(&*store, "what is held", |view| {
-                view.work(&key).is_some_and(|s| s.worker_id == "w1" && s.generation == 5)
+                view.work(&key)
+                    .is_some_and(|s| s.worker_id == "w1" && s.generation == 5)
             })
             .await?;
             let given = status(StatusState::Paused, worker, generation);
-            let taken = store.put_safe(&key, given.into()).map_err(|error| error.to_string())?;
-            ensure(taken == is_taken, || format!("{key}: {worker} {generation}: taken {taken}"))?;
+            let taken = store
+                .put_safe(&key, given.into())
+                .map_err(|error| error.to_string())?;
+            ensure(taken == is_taken, || {
+                format!("{key}: {worker} {generation}: taken {taken}")
+            })?;
             store.flush(PATIENCE).await;
             if is_taken {
                 until(&*store, "the safe write", |view| {
@@ -227,27 +271,51 @@ async fn safe_writes(store: Store) -> Verdict {
             }
         }
     }
-    ensure(store.counters().refused == 2, || format!("{:?}", store.counters()))
+    ensure(store.counters().refused == 2, || {
+        format!("{:?}", store.counters())
+    })
 }
 
 async fn odd_names(store: Store) -> Verdict {
     let long = "n".repeat(1000);
     let names = [
-        "a-b--c-", "a:b", "a/b", "..", " a b ", "é😀", "%2F", "a\tb", "a:connector-b", "-0", &long,
+        "a-b--c-",
+        "a:b",
+        "a/b",
+        "..",
+        " a b ",
+        "é😀",
+        "%2F",
+        "a\tb",
+        "a:connector-b",
+        "-0",
+        &long,
     ];
     for name in names {
-        put(&*store, &StatusKey::connector(name), status(StatusState::Running, "w", 1))?;
-        put(&*store, &StatusKey::task(name, 7), status(StatusState::Paused, "w", 1))?;
+        put(
+            &*store,
+            &StatusKey::connector(name),
+            status(StatusState::Running, "w", 1),
+        )?;
+        put(
+            &*store,
+            &StatusKey::task(name, 7),
+            status(StatusState::Paused, "w", 1),
+        )?;
         let (key, value) = topic(name, "orders");
         store.put(&key, value).map_err(|error| error.to_string())?;
     }
     until(&*store, "all names", |view| {
         names.iter().all(|name| {
-            view.connector(name).is_some() && view.task(name, 7).is_some() && view.topic(name, "orders").is_some()
+            view.connector(name).is_some()
+                && view.task(name, 7).is_some()
+                && view.topic(name, "orders").is_some()
         })
     })
     .await?;
-    ensure(store.view().connectors().count() == names.len(), || format!("{:?}", store.view()))
+    ensure(store.view().connectors().count() == names.len(), || {
+        format!("{:?}", store.view())
+    })
 }
 
 async fn refusals(store: Store) -> Verdict {
@@ -269,8 +337,12 @@ async fn refusals(store: Store) -> Verdict {
         let refused = store.put(&key, value.clone());
         ensure(refused.is_err(), || format!("{key} took {value:?}"))?;
     }
-    ensure(store.counters() == Counters::default(), || format!("{:?}", store.counters()))?;
-    ensure(*store.view() == StatusView::default(), || format!("{:?}", store.view()))
+    ensure(store.counters() == Counters::default(), || {
+        format!("{:?}", store.counters())
+    })?;
+    ensure(*store.view() == StatusView::default(), || {
+        format!("{:?}", store.view())
+    })
 }
 
 async fn changes(store: Store) -> Verdict {
@@ -282,20 +354,32 @@ async fn changes(store: Store) -> Verdict {
     let clock = SystemClock::new();
     for expected in [Some(status(StatusState::Running, "w", 1).into()), None] {
         let change = within(&clock, PATIENCE, changes.recv()).await;
-        let change = change.ok_or("no change was told")?.map_err(|error| error.to_string())?;
-        ensure(change.key == key && change.value == expected, || format!("{change:?}"))?;
+        let change = change
+            .ok_or("no change was told")?
+            .map_err(|error| error.to_string())?;
+        ensure(change.key == key && change.value == expected, || {
+            format!("{change:?}")
+        })?;
     }
     Ok(())
 }
 
 async fn closed(store: Store) -> Verdict {
-    put(&*store, &StatusKey::task("a", 0), status(StatusState::Running, "w", 1))?;
+    put(
+        &*store,
+        &StatusKey::task("a", 0),
+        status(StatusState::Running, "w", 1),
+    )?;
     let report = store.close(PATIENCE).await;
     ensure(report.unwritten.is_empty(), || format!("{report:?}"))?;
-    ensure(store.counters().success == 1, || format!("{:?}", store.counters()))?;
+    ensure(store.counters().success == 1, || {
+        format!("{:?}", store.counters())
+    })?;
     let late = store.put(
         &StatusKey::task("a", 0),
         status(StatusState::Failed, "w", 1).into(),
     );
-    ensure(matches!(late, Err(StatusError::Closed { .. })), || format!("{late:?}"))
+    ensure(matches!(late, Err(StatusError::Closed { .. })), || {
+        format!("{late:?}")
+    })
 }

@@ -30,8 +30,8 @@ mod store;
 mod writer;
 
 pub use shardfleet_core::status::{
-    Counters, LateStatus, Outcome, RetrySettings, StatusKey, StatusState, StatusValue, StatusView, TopicStatus,
-    WorkStatus,
+    Counters, LateStatus, Outcome, RetrySettings, StatusKey, StatusState, StatusValue, StatusView,
+    TopicStatus, WorkStatus,
 };
 
 #[cfg(feature = "kafka")]

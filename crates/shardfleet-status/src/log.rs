@@ -9,6 +9,11 @@ pub trait StatusLog: Send + Sync + 'static {
     /// own limit.
     fn send(&self, key: String, value: Option<Vec<u8>>) -> BoxFuture<'static, Outcome>;
 
+    /// Comes once records may be handed over; until then statuses wait, the newest of each key.
+    fn ready(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Drops what was handed over and is not sent yet, since nobody waits for it any more.
     fn purge(&self) {}
 }

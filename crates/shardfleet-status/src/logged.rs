@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardfleet_clock::{Clock, within};
 use shardfleet_core::status::{
-    Applied, Counters, LateStatus, Outbox, PutRefused, RetrySettings, StatusKey, StatusValue, StatusView, WriteMode,
+    Applied, Counters, LateStatus, Outbox, PutRefused, RetrySettings, StatusKey, StatusValue, StatusView,
+    WriteMode,
 };
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use crate::store::{CloseReport, StatusChange, StatusError, StatusStore, check};
 use crate::writer;
 
 /// How many keys may wait to be written at once.
-pub const KEYS_MAX: usize = 100_000;
+pub(crate) const KEYS_MAX: usize = 100_000;
 
 /// Changes that a receiver may lag behind.
 const CHANGES_MAX: usize = 4096;
@@ -90,6 +91,13 @@ impl LoggedStatusStore {
     }
 }
 
+impl Drop for LoggedStatusStore {
+    fn drop(&mut self) {
+        // Readers have a hold on what they read for.
+        self.shared.stop.cancel();
+    }
+}
+
 /// Hands records that were read from the log to a store.
 #[derive(Clone)]
 pub struct StatusReader {
@@ -100,6 +108,11 @@ impl StatusReader {
     /// Takes in a record that was read from the log, in its order.
     pub fn read(&self, key: Option<&[u8]>, value: Option<&[u8]>) {
         self.shared.read(key, value);
+    }
+
+    /// What is known of all keys.
+    pub fn view(&self) -> Arc<StatusView> {
+        Arc::clone(&self.shared.state().view)
     }
 
     /// Waits until the store is closed.
@@ -145,7 +158,12 @@ fn parse(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<(StatusKey, Option<
 
 #[async_trait]
 impl StatusStore for LoggedStatusStore {
-    fn write(&self, key: &StatusKey, value: Option<StatusValue>, mode: WriteMode) -> Result<bool, StatusError> {
+    fn write(
+        &self,
+        key: &StatusKey,
+        value: Option<StatusValue>,
+        mode: WriteMode,
+    ) -> Result<bool, StatusError> {
         check(key, value.as_ref())?;
         let now = self.shared.clock.now();
         let result = {

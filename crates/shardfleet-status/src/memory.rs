@@ -49,7 +49,12 @@ impl Default for MemoryStatusStore {
 
 #[async_trait]
 impl StatusStore for MemoryStatusStore {
-    fn write(&self, key: &StatusKey, value: Option<StatusValue>, mode: WriteMode) -> Result<bool, StatusError> {
+    fn write(
+        &self,
+        key: &StatusKey,
+        value: Option<StatusValue>,
+        mode: WriteMode,
+    ) -> Result<bool, StatusError> {
         check(key, value.as_ref())?;
         let applied = {
             let mut state = self.state();

@@ -87,7 +87,12 @@ pub fn prometheus(store: &dyn StatusStore) -> String {
     }
     let pending = format!("kafka_connect_{GROUP}_status_update_pending").replace('-', "_");
     let late = u64::try_from(store.late().len()).unwrap_or(u64::MAX);
-    line(&pending, "Keys whose newest status is not written yet", "gauge", late);
+    line(
+        &pending,
+        "Keys whose newest status is not written yet",
+        "gauge",
+        late,
+    );
     text
 }
 

@@ -75,7 +75,12 @@ pub struct CloseReport {
 #[async_trait]
 pub trait StatusStore: Send + Sync + 'static {
     /// Takes a status in; `None` is a tombstone, which deletes. A newer status replaces one of the same key that waits.
-    fn write(&self, key: &StatusKey, value: Option<StatusValue>, mode: WriteMode) -> Result<bool, StatusError>;
+    fn write(
+        &self,
+        key: &StatusKey,
+        value: Option<StatusValue>,
+        mode: WriteMode,
+    ) -> Result<bool, StatusError>;
 
     /// What is known of all keys.
     fn view(&self) -> Arc<StatusView>;
@@ -126,7 +131,9 @@ pub(crate) fn check(key: &StatusKey, value: Option<&StatusValue>) -> Result<(), 
         }
         StatusKey::Topic { topic, .. } if topic.is_empty() => return Err(fail("the topic's name is empty")),
         StatusKey::Topic { topic, .. } if topic.contains(':') => {
-            return Err(fail("a topic's name may not hold a colon, which ends it in the record's key"));
+            return Err(fail(
+                "a topic's name may not hold a colon, which ends it in the record's key",
+            ));
         }
         StatusKey::Task { task, .. } if *task < 0 => return Err(fail("a task's number is at least 0")),
         _ => {}

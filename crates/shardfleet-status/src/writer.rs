@@ -18,6 +18,11 @@ struct Attempt {
 
 /// Runs until the store is closed.
 pub(crate) async fn run(shared: Arc<Shared>) {
+    tokio::select! {
+        biased;
+        () = shared.stop.cancelled() => return,
+        () = shared.log.ready() => {}
+    }
     let mut under_way = FuturesUnordered::new();
     loop {
         let now = shared.clock.now();

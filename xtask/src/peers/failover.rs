@@ -57,8 +57,25 @@ impl Bench {
     }
 }
 
-/// Measures.
-pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Result<(), String> {
+/// What may be asked for by name.
+pub(crate) const STEPS: [&str; 7] = [
+    "stop-follower",
+    "stop-leader",
+    "kill-follower",
+    "kill-leader",
+    "throttled",
+    "cut",
+    "freeze",
+];
+
+/// Measures; all steps where none is named.
+pub(crate) fn run(
+    programs: &Programs,
+    report: &mut Report,
+    rounds: usize,
+    steps: &[String],
+) -> Result<(), String> {
+    let is_wanted = |step: &str| steps.is_empty() || steps.iter().any(|wanted| wanted == step);
     let mut lab = Lab::start(programs, report, SHARDS)?;
     let mut bench = Bench { started: 0 };
     bench.start(&mut lab)?;
@@ -82,7 +99,8 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
         lab.account_once()?;
         Ok(figures.join("; "))
     });
-    for (step, leads) in [("stop-follower", false), ("stop-leader", true)] {
+    let of_kind = |all: [(&'static str, bool); 2]| all.into_iter().filter(|(step, _)| is_wanted(step));
+    for (step, leads) in of_kind([("stop-follower", false), ("stop-leader", true)]) {
         report.step(&mut lab, step, |lab| {
             let mut worst = Vec::new();
             for _ in 0..rounds {
@@ -92,7 +110,7 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
             Ok(figures(worst))
         });
     }
-    for (step, leads) in [("kill-follower", false), ("kill-leader", true)] {
+    for (step, leads) in of_kind([("kill-follower", false), ("kill-leader", true)]) {
         report.step(&mut lab, step, |lab| {
             let mut worst = Vec::new();
             for _ in 0..rounds {
@@ -102,76 +120,92 @@ pub(crate) fn run(programs: &Programs, report: &mut Report, rounds: usize) -> Re
             Ok(figures(worst))
         });
     }
-    report.step(&mut lab, "throttled", |lab| {
-        lab.flow(SETTLE)?;
-        let (before, repeats) = (lab.table.counts(), lab.account()?.repeats);
-        for (seed, operation) in [(1, "UpdateItem"), (2, "PutItem"), (3, "DeleteItem")] {
-            let rule = json!({
-                "operation": operation,
-                "share": THROTTLED,
-                "seed": seed,
-                "action": {"type": "throttle"},
-            });
-            control(lab, "POST", "faults", &rule)?;
-        }
-        lab.flow(Duration::from_secs(60))?;
-        let faults = control(lab, "GET", "calls", &json!({}))?["faults"].clone();
-        control(lab, "DELETE", "faults", &json!({}))?;
-        let account = lab.account()?;
-        if account.repeats > repeats {
-            return Err(format!(
-                "{} records came twice",
-                account.repeats.saturating_sub(repeats)
-            ));
-        }
-        if lab.table.counts() != before {
-            return Err(format!(
-                "leases moved: {before:?} before, {:?} after",
-                lab.table.counts()
-            ));
-        }
-        Ok(format!(
-            "{faults} writes refused in 60 s, no lease moved; {}",
-            account.figures()
-        ))
-    });
-    report.step(&mut lab, "cut", |lab| {
-        let cut = now_ms();
-        control(lab, "POST", "cut", &json!({"cut": true}))?;
-        pause(Duration::from_secs(15));
-        control(lab, "POST", "cut", &json!({"cut": false}))?;
-        let back = now_ms();
-        lab.note_outage(cut, back);
-        lab.until("every shard is read again", PATIENCE, |lab| {
-            Ok(first_after(lab, back).len() == SHARDS as usize)
-        })?;
-        let slowest = first_after(lab, back).into_values().max().unwrap_or(back);
-        lab.until_shared(1, PATIENCE)?;
-        let account = lab.account()?;
-        Ok(format!(
-            "DynamoDB was away for 15 s; every shard was read {} after its return; {}",
-            ms(slowest - back),
-            account.figures()
-        ))
-    });
-    report.step(&mut lab, "freeze", |lab| {
-        let name = Bench::victim(lab, false)?;
-        let held: usize = lab.table.counts().get(&name).copied().unwrap_or(0);
-        lab.worker(&name)?.signal("STOP")?;
-        let stopped = now_ms();
-        pause(FREEZE);
-        lab.worker(&name)?.signal("CONT")?;
-        let woken = now_ms();
-        lab.until_shared(1, PATIENCE)?;
-        let account = lab.account()?;
-        let late = stale(lab, &name, stopped, woken);
-        Ok(format!(
-            "{held} shards of {name} stood still for {} at most; woken, it delivered {late} records that others had by then, and reads again; {}",
-            ms(gaps(&lab.delivered(), &name, stopped).into_values().max().unwrap_or(0)),
-            account.figures()
-        ))
-    });
+    if is_wanted("throttled") {
+        report.step(&mut lab, "throttled", throttled);
+    }
+    if is_wanted("cut") {
+        report.step(&mut lab, "cut", cut);
+    }
+    if is_wanted("freeze") {
+        report.step(&mut lab, "freeze", freeze);
+    }
     Ok(())
+}
+
+fn throttled(lab: &mut Lab) -> Result<String, String> {
+    lab.flow(SETTLE)?;
+    let (before, repeats) = (lab.table.counts(), lab.account()?.repeats);
+    for (seed, operation) in [(1, "UpdateItem"), (2, "PutItem"), (3, "DeleteItem")] {
+        let rule = json!({
+            "operation": operation,
+            "share": THROTTLED,
+            "seed": seed,
+            "action": {"type": "throttle"},
+        });
+        control(lab, "POST", "faults", &rule)?;
+    }
+    lab.flow(Duration::from_secs(60))?;
+    let faults = control(lab, "GET", "calls", &json!({}))?["faults"].clone();
+    control(lab, "DELETE", "faults", &json!({}))?;
+    let account = lab.account()?;
+    if account.repeats > repeats {
+        return Err(format!(
+            "{} records came twice",
+            account.repeats.saturating_sub(repeats)
+        ));
+    }
+    if lab.table.counts() != before {
+        return Err(format!(
+            "leases moved: {before:?} before, {:?} after",
+            lab.table.counts()
+        ));
+    }
+    Ok(format!(
+        "{faults} writes refused in 60 s; no lease moved, nothing came twice"
+    ))
+}
+
+fn cut(lab: &mut Lab) -> Result<String, String> {
+    let cut = now_ms();
+    control(lab, "POST", "cut", &json!({"cut": true}))?;
+    pause(Duration::from_secs(15));
+    control(lab, "POST", "cut", &json!({"cut": false}))?;
+    let back = now_ms();
+    lab.note_outage(cut, back);
+    lab.until("every shard is read again", PATIENCE, |lab| {
+        Ok(first_after(lab, back).len() == SHARDS as usize)
+    })?;
+    let slowest = first_after(lab, back).into_values().max().unwrap_or(back);
+    lab.until_shared(1, PATIENCE)?;
+    let account = lab.account()?;
+    Ok(format!(
+        "DynamoDB was away for 15 s; every shard was read {} after its return; put {}, lost {}",
+        ms(slowest - back),
+        account.put,
+        account.lost.len()
+    ))
+}
+
+fn freeze(lab: &mut Lab) -> Result<String, String> {
+    let name = Bench::victim(lab, false)?;
+    let held: usize = lab.table.counts().get(&name).copied().unwrap_or(0);
+    lab.worker(&name)?.signal("STOP")?;
+    let stopped = now_ms();
+    pause(FREEZE);
+    lab.worker(&name)?.signal("CONT")?;
+    let woken = now_ms();
+    lab.until_shared(1, PATIENCE)?;
+    let account = lab.account()?;
+    let late = stale(lab, &name, stopped, woken);
+    Ok(format!(
+        "{held} shards of {name} stood still for {} at most; woken, it delivered {late} records that others had by then, and reads again; put {}, lost {}",
+        ms(gaps(&lab.delivered(), &name, stopped)
+            .into_values()
+            .max()
+            .unwrap_or(0)),
+        account.put,
+        account.lost.len()
+    ))
 }
 
 /// Asks something of the embedded DynamoDB's controls.

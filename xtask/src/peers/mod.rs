@@ -131,11 +131,25 @@ pub(crate) fn run(peers: &Peers) -> Result<String, String> {
 }
 
 /// Measures how long shards of a fleet of ours stand still; no Java is needed.
-pub(crate) fn bench_fleet(rounds: usize, worker: Option<&Path>) -> Result<String, String> {
+pub(crate) fn bench_fleet(
+    rounds: usize,
+    steps: &[String],
+    keep: bool,
+    worker: Option<&Path>,
+) -> Result<String, String> {
+    if let Some(unknown) = steps
+        .iter()
+        .find(|step| !failover::STEPS.contains(&step.as_str()))
+    {
+        return Err(format!(
+            "there is no step {unknown}; there are {}",
+            failover::STEPS.join(", ")
+        ));
+    }
     let programs = build_ours(worker)?;
-    let mut report = Report::new(false);
+    let mut report = Report::new(keep);
     report.scenario("fleet", &programs, |programs, report| {
-        failover::run(programs, report, rounds)
+        failover::run(programs, report, rounds.max(1), steps)
     });
     report.finish()
 }

@@ -85,7 +85,8 @@ pub(crate) struct Account {
 
 impl Account {
     /// Compares. `changes` is what the watcher saw of the table.
-    pub(crate) fn of(puts: &[Put], deliveries: &[Delivery], changes: &[Change]) -> Self {
+    #[cfg(test)]
+    fn of(puts: &[Put], deliveries: &[Delivery], changes: &[Change]) -> Self {
         Self::with_outages(puts, deliveries, changes, &[])
     }
 

@@ -337,6 +337,65 @@ fn a_worker_that_shows_life_again_is_given_leases_again() {
     assert!(revived(false, true));
 }
 
+/// Another worker may take what expired before this one sees it expire.
+#[test]
+fn whoever_lost_a_lease_to_somebody_quicker_is_taken_for_dead_too() {
+    let is_suspect = |taken_at: u64, by_handoff: bool| {
+        let mut watch = watch("c");
+        let row = |owner: &str, counter| lease(0, Some(owner), counter);
+        let mine = |at| lease(1, Some("c"), at);
+        let mut look = |at: u64, first: Lease| {
+            let fleet = snapshot([first, mine(at)], &["a", "b", "c"], 0);
+            watch.observe(second(at), wall(0), &fleet);
+            let views = watch.views(wall(0), &fleet);
+            views
+                .iter()
+                .any(|view| view.worker_id.as_str() == "a" && view.suspect)
+        };
+        for at in (0..taken_at).step_by(2) {
+            let mut first = row("a", 1);
+            if by_handoff && at + 2 >= taken_at {
+                first = row("b", 1);
+                first.checkpoint_owner = Some("a".into());
+            }
+            assert!(!look(at, first));
+        }
+        look(taken_at, row("b", 2))
+    };
+    assert!(is_suspect(10, false));
+    assert!(!is_suspect(4, false), "it may have let go of it");
+    assert!(!is_suspect(10, true), "it has handed it over");
+}
+
+#[test]
+fn whoever_wakes_with_nothing_left_gets_its_share_again() {
+    let mut watch = watch("a");
+    watch.on_leading();
+    let mut owners: Vec<String> = (0..6).map(|n| ["a", "b"][n % 2].to_owned()).collect();
+    let mut moved_back = 0;
+    for run in 0..40_u64 {
+        let at = run * 3;
+        let is_frozen = (1..12).contains(&run);
+        let rows = owners.iter().zip(0..).map(|(owner, n)| {
+            let frozen_since = if is_frozen && owner == "b" { 0 } else { at };
+            lease(n, Some(owner), frozen_since)
+        });
+        let mut fleet = snapshot(rows.collect::<Vec<_>>(), &["a", "b"], at);
+        if is_frozen {
+            fleet.workers[1] = WorkerMetricStats::new(WorkerId::from("b"), wall(0));
+        }
+        watch.observe(second(at), wall(at), &fleet);
+        let (plan, _) = watch.plan_assignment(second(at), wall(at), &fleet);
+        for planned in plan.moves {
+            let number = planned.lease_key.shard_id().number().expect("a number");
+            moved_back += usize::from(run >= 12 && planned.to.as_str() == "b");
+            owners[usize::try_from(number).expect("small")] = planned.to.as_str().to_owned();
+        }
+    }
+    assert_eq!(moved_back, 3, "{owners:?}");
+    assert_eq!(owners.iter().filter(|owner| *owner == "b").count(), 3);
+}
+
 /// A worker that comes after a death sees a report that is less than a minute old, and nothing else of the dead.
 #[test]
 fn whoever_died_before_this_worker_came_is_given_nothing() {

@@ -66,13 +66,21 @@ impl Reader {
         settings.group_id = self.all.remove("group.id").unwrap_or_default();
         settings.client_id = self.all.remove("client.id").unwrap_or_default();
         let retry = &mut settings.retry;
-        self.number("status.storage.partitions", "an integer", &mut settings.partitions);
+        self.number(
+            "status.storage.partitions",
+            "an integer",
+            &mut settings.partitions,
+        );
         self.number(
             "status.storage.replication.factor",
             "an integer",
             &mut settings.replication_factor,
         );
-        self.number("status.storage.retry.max.retries", "an integer", &mut retry.max_retries);
+        self.number(
+            "status.storage.retry.max.retries",
+            "an integer",
+            &mut retry.max_retries,
+        );
         self.number(
             "status.storage.retry.initial.backoff.ms",
             "an integer",
@@ -88,7 +96,11 @@ impl Reader {
             "a number",
             &mut retry.backoff_multiplier,
         );
-        self.number("status.storage.retry.jitter.factor", "a number", &mut retry.jitter_factor);
+        self.number(
+            "status.storage.retry.jitter.factor",
+            "a number",
+            &mut retry.jitter_factor,
+        );
         let storage: Vec<String> = self
             .all
             .keys()
@@ -113,7 +125,9 @@ impl Reader {
         if let Some(text) = self.all.remove(name) {
             match text.trim().parse() {
                 Ok(number) => *into = number,
-                Err(_) => self.problems.push(format!("{name} is {text:?}: {wanted} is expected")),
+                Err(_) => self
+                    .problems
+                    .push(format!("{name} is {text:?}: {wanted} is expected")),
             }
         }
     }
@@ -125,8 +139,14 @@ impl Reader {
                 client.insert(name.to_owned(), value);
             }
         }
-        if client.get("ssl.endpoint.identification.algorithm").is_some_and(String::is_empty) {
-            client.insert("ssl.endpoint.identification.algorithm".to_owned(), "none".to_owned());
+        if client
+            .get("ssl.endpoint.identification.algorithm")
+            .is_some_and(String::is_empty)
+        {
+            client.insert(
+                "ssl.endpoint.identification.algorithm".to_owned(),
+                "none".to_owned(),
+            );
         }
         if let Some(jaas) = self.all.remove("sasl.jaas.config") {
             match (jaas_option(&jaas, "username"), jaas_option(&jaas, "password")) {
@@ -143,7 +163,10 @@ impl Reader {
             ("ssl.truststore", "ssl.ca.location"),
             ("ssl.keystore", "ssl.keystore.location"),
         ] {
-            let kind = self.all.remove(&format!("{store}.type")).unwrap_or_else(|| "JKS".to_owned());
+            let kind = self
+                .all
+                .remove(&format!("{store}.type"))
+                .unwrap_or_else(|| "JKS".to_owned());
             let Some(path) = self.all.remove(&format!("{store}.location")) else {
                 continue;
             };
@@ -205,7 +228,10 @@ ssl.truststore.location=/etc/ca.pem
         assert_eq!(settings.bootstrap_servers, "kafka-1:9092,kafka-2:9092");
         assert_eq!(settings.topic, "connect-status");
         assert_eq!((settings.partitions, settings.replication_factor), (5, -1));
-        assert_eq!((settings.retry.max_retries, settings.retry.max_backoff_ms), (10, 30_000));
+        assert_eq!(
+            (settings.retry.max_retries, settings.retry.max_backoff_ms),
+            (10, 30_000)
+        );
         assert_eq!(settings.retry.initial_backoff_ms, 300);
         // None of the retry properties is a topic setting.
         assert_eq!(
@@ -245,7 +271,10 @@ ssl.truststore.location=/etc/ca.pem
             "initial.backoff.ms is 20000: at most status.storage.retry.max.backoff.ms is expected, which is 10000",
             "backoff.multiplier is 0.5",
         ] {
-            assert!(error.problems.iter().any(|problem| problem.contains(said)), "{said}: {error}");
+            assert!(
+                error.problems.iter().any(|problem| problem.contains(said)),
+                "{said}: {error}"
+            );
         }
         assert_eq!(error.problems.len(), 6, "{error}");
         let error = KafkaSettings::from_properties("a=\\u12").expect_err("no such escape");

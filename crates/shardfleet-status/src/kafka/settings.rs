@@ -10,12 +10,30 @@ const FORCED: [(&str, &str); 10] = [
     ("bootstrap.servers", "it has a setting of its own"),
     ("client.id", "it has a setting of its own"),
     ("acks", "it is all, so that no status is lost with a broker"),
-    ("retries", "it is 0: the store retries by itself, in order of the keys"),
-    ("message.send.max.retries", "it is 0: the store retries by itself, in order of the keys"),
-    ("enable.idempotence", "it is false: the store retries by itself, in order of the keys"),
-    ("max.in.flight.requests.per.connection", "it is 1, for the order of statuses"),
-    ("partitioner", "it is murmur2_random, so that Connect and this store put a key into the same partition"),
-    ("enable.auto.commit", "it is false: the topic is read from its start"),
+    (
+        "retries",
+        "it is 0: the store retries by itself, in order of the keys",
+    ),
+    (
+        "message.send.max.retries",
+        "it is 0: the store retries by itself, in order of the keys",
+    ),
+    (
+        "enable.idempotence",
+        "it is false: the store retries by itself, in order of the keys",
+    ),
+    (
+        "max.in.flight.requests.per.connection",
+        "it is 1, for the order of statuses",
+    ),
+    (
+        "partitioner",
+        "it is murmur2_random, so that Connect and this store put a key into the same partition",
+    ),
+    (
+        "enable.auto.commit",
+        "it is false: the topic is read from its start",
+    ),
     ("isolation.level", "it is read_uncommitted, as in Connect"),
 ];
 
@@ -43,6 +61,8 @@ pub struct KafkaSettings {
     /// Whether a topic may be written to that holds statuses of somebody else. A Connect cluster deletes, at its next rebalance, every status of its topic that is not of
     /// a connector of its own, and takes a status under a name of its own for its own.
     pub is_shared: bool,
+    /// Whether the topic is created where it is missing, and its cleanup policy checked where it is there. Without, it is taken to be there and compacted. The default is true.
+    pub manage_topic: bool,
     /// How long the start may take before it fails, or, where the worker goes on without the broker, is reported. The default is 60 s, as Connect's `default.api.timeout.ms`.
     pub start_deadline: Duration,
 }
@@ -69,6 +89,7 @@ impl KafkaSettings {
             client_id: String::new(),
             retry: RetrySettings::default(),
             is_shared: false,
+            manage_topic: true,
             start_deadline: Duration::from_secs(60),
         }
     }
@@ -77,7 +98,8 @@ impl KafkaSettings {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.bootstrap_servers.trim().is_empty() {
-            problems.push("bootstrap.servers is empty: HOST:PORT is expected, several with commas".to_owned());
+            problems
+                .push("bootstrap.servers is empty: HOST:PORT is expected, several with commas".to_owned());
         }
         if let Some(why) = topic_problem(&self.topic) {
             problems.push(format!("status.storage.topic is {:?}: {why}", self.topic));
@@ -139,12 +161,17 @@ fn topic_problem(name: &str) -> Option<String> {
         return Some("a topic may not be called so".to_owned());
     }
     if name.len() > 249 {
-        return Some(format!("it has {} characters, and a topic's name at most 249", name.len()));
+        return Some(format!(
+            "it has {} characters, and a topic's name at most 249",
+            name.len()
+        ));
     }
     let odd = name
         .chars()
         .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'))?;
-    Some(format!("{odd:?} is none of ASCII letters, digits, '.', '_' and '-'"))
+    Some(format!(
+        "{odd:?} is none of ASCII letters, digits, '.', '_' and '-'"
+    ))
 }
 
 #[cfg(test)]
@@ -171,7 +198,9 @@ mod tests {
         settings.partitions = 0;
         settings.replication_factor = 40_000;
         settings.retry.max_retries = -1;
-        settings.topic_settings.insert("retry.max.tries".into(), "5".into());
+        settings
+            .topic_settings
+            .insert("retry.max.tries".into(), "5".into());
         settings.client_settings.insert("acks".into(), "1".into());
         let problems = settings.check().expect_err("invalid").problems;
         let expected = [
