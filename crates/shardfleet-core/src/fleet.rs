@@ -282,7 +282,7 @@ impl FleetWatch {
     }
 
     /// Somebody else may have taken an expired lease before this worker saw it expire. A holder that is alive renews thrice in that time; one whose lease stood still for
-    /// two thirds of it, and was then taken from it without a handoff, is taken for dead as well.
+    /// most of it, and was then taken from it without a handoff, is taken for dead as well.
     fn note_taken(&mut self, now: Moment, lease: &Lease, snapshot: &FleetSnapshot) {
         let Some(known) = self.holders.get(&lease.lease_key) else {
             return;
@@ -290,11 +290,11 @@ impl FleetWatch {
         let Some(before) = known.now.as_ref().filter(|before| **before != self.me) else {
             return;
         };
-        let third = self.policy.failover_time / 3;
         // Who looks seldom cannot tell a still lease from one that was renewed meanwhile.
-        let looks_often = self.scanned.is_some_and(|at| now.since(at) <= third);
+        let looks_often = self.scanned;
+        let looks_often = looks_often.is_some_and(|at| now.since(at) <= self.policy.failover_time / 2);
         let stood_still = self.clock.still_since(&lease.lease_key);
-        let stood_still = stood_still.is_some_and(|at| now.since(at) >= third * 2);
+        let stood_still = stood_still.is_some_and(|at| now.since(at) >= self.policy.failover_time * 3 / 5);
         let is_handoff = self.handoffs.contains_key(&lease.lease_key);
         if lease.actual_owner() == Some(before) || is_handoff || !looks_often || !stood_still {
             return;

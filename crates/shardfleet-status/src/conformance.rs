@@ -67,6 +67,7 @@ pub async fn run(open: impl AsyncFn(&'static str) -> Store) -> Verdict {
     for case in CASES {
         let store = open(case.name).await;
         let verdict = (case.run)(Arc::clone(&store)).await;
+        store.flush(PATIENCE).await;
         let balance = balances(&*store);
         let report = store.close(PATIENCE).await;
         verdict.map_err(|why| format!("{}: {why}", case.name))?;

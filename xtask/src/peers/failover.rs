@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::http::call;
 use super::lab::{Lab, Programs, Report};
-use super::records::gaps;
+use super::records::{gaps, resumed};
 use super::time::{now_ms, pause};
 use super::worker::Kind;
 
@@ -246,7 +246,11 @@ fn gone(lab: &mut Lab, bench: &mut Bench, exit: Exit, leads: bool) -> Result<u64
     };
     lab.until_shared(2, PATIENCE)?;
     lab.flow(Duration::from_secs(2))?;
-    let worst = gaps(&lab.delivered(), &name, at).into_values().max();
+    // A stop is planned, and what counts is how long nothing came; a kill is not, and what counts is the time since then.
+    let worst = match exit {
+        Exit::Stopped => gaps(&lab.delivered(), &name, at).into_values().max(),
+        Exit::Killed => resumed(&lab.delivered(), &name, at).into_values().max(),
+    };
     let newcomer = bench.start(lab)?;
     lab.until_shared(2, PATIENCE)?;
     lab.until("the newcomer's first record", PATIENCE, |lab| {

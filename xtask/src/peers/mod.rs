@@ -1,4 +1,5 @@
-//! Programs of others beside ours on the same services: `cargo xtask peers kcl` runs the Java KCL's workers and ours in one fleet.
+//! Programs of others beside ours on the same services: `cargo xtask peers kcl` runs the Java KCL's workers and ours in one fleet, `cargo xtask peers kafka` our status
+//! store against a real broker and Kafka Connect's own classes.
 //!
 //! Everything runs on 127.0.0.1, in processes that end with this one. Figures are printed; what must hold is judged by the records
 //! that every process printed, by the lease table as it was seen from outside, and by the Java workers' logs.
@@ -44,6 +45,12 @@ pub(crate) enum Peers {
         /// This binary of ours, such as a release build, instead of one that is built now.
         #[arg(long, value_name = "FILE")]
         worker: Option<PathBuf>,
+    },
+    /// A real Kafka broker, Kafka Connect's own status store and a Connect worker (needs a JDK 17 or later and Maven). Exits with 1 if a scenario failed.
+    Kafka {
+        /// Only these scenarios; may be given several times. Default: all.
+        #[arg(long, value_name = "NAME")]
+        scenario: Vec<String>,
     },
 }
 
@@ -94,12 +101,15 @@ const SCENARIOS: &[Scenario] = &[
 
 /// Runs what is asked for; the last line of the result says how many passed.
 pub(crate) fn run(peers: &Peers) -> Result<String, String> {
-    let Peers::Kcl {
-        scenario,
-        list,
-        keep,
-        worker,
-    } = peers;
+    let (scenario, list, keep, worker) = match peers {
+        Peers::Kcl {
+            scenario,
+            list,
+            keep,
+            worker,
+        } => (scenario, list, keep, worker),
+        Peers::Kafka { scenario } => return kafka(scenario),
+    };
     if *list {
         let lines: Vec<String> = SCENARIOS
             .iter()
@@ -128,6 +138,37 @@ pub(crate) fn run(peers: &Peers) -> Result<String, String> {
         }
     }
     report.finish()
+}
+
+/// The scenarios are a program of the status store's crate, whose lines go straight to the terminal.
+fn kafka(scenarios: &[String]) -> Result<String, String> {
+    require(&[("java", "a JDK 17 or later"), ("mvn", "Maven")])?;
+    let built = Command::new(workspace().join("peers/kafka/build.sh"))
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|e| format!("peers/kafka/build.sh: {e}"))?;
+    if !built.success() {
+        return Err("peers/kafka/build.sh failed; its message is above".to_owned());
+    }
+    let ran = Command::new(env!("CARGO"))
+        .current_dir(workspace())
+        .args([
+            "run",
+            "--quiet",
+            "--package",
+            "shardfleet-status",
+            "--example",
+            "kafka_peers",
+            "--",
+        ])
+        .args(scenarios)
+        .status()
+        .map_err(|e| format!("cargo run: {e}"))?;
+    if ran.success() {
+        Ok(String::new())
+    } else {
+        Err("some scenarios failed; their lines are above".to_owned())
+    }
 }
 
 /// Measures how long shards of a fleet of ours stand still; no Java is needed.
@@ -159,10 +200,9 @@ fn workspace() -> PathBuf {
     own.parent().unwrap_or(own).to_owned()
 }
 
-/// Builds the Java worker, once for all scenarios; the program that starts one.
-fn build_java() -> Result<PathBuf, String> {
-    let folder = workspace().join("peers/kcl");
-    for (program, hint) in [("java", "a JDK 11 or later"), ("mvn", "Maven")] {
+/// Fails where a program is missing, and says what to install.
+fn require(programs: &[(&str, &str)]) -> Result<(), String> {
+    for (program, hint) in programs {
         let found = Command::new(program)
             .arg("-version")
             .stdout(Stdio::null())
@@ -174,6 +214,13 @@ fn build_java() -> Result<PathBuf, String> {
             ));
         }
     }
+    Ok(())
+}
+
+/// Builds the Java worker, once for all scenarios; the program that starts one.
+fn build_java() -> Result<PathBuf, String> {
+    let folder = workspace().join("peers/kcl");
+    require(&[("java", "a JDK 11 or later"), ("mvn", "Maven")])?;
     let built = Command::new(folder.join("build.sh"))
         .stdout(Stdio::null())
         .status()

@@ -244,8 +244,24 @@ fn may_repeat(changes: &[Change], shard: &str, start_ms: u64, position: &Positio
 
 /// How long each shard that `old` read stood still around `event_ms`: from its last record before to the first by another after.
 pub(crate) fn gaps(deliveries: &[Delivery], old: &str, event_ms: u64) -> BTreeMap<String, u64> {
+    let changes = changes_of_reader(deliveries, old, event_ms).into_iter();
+    changes
+        .map(|(shard, last, next)| (shard, next.saturating_sub(last)))
+        .collect()
+}
+
+/// How long after a time each shard that `old` read was read by another.
+pub(crate) fn resumed(deliveries: &[Delivery], old: &str, event_ms: u64) -> BTreeMap<String, u64> {
+    let changes = changes_of_reader(deliveries, old, event_ms).into_iter();
+    changes
+        .map(|(shard, _, next)| (shard, next.saturating_sub(event_ms)))
+        .collect()
+}
+
+/// The shards that changed from `old` to another reader, with the times of its last and of the other's first record.
+fn changes_of_reader(deliveries: &[Delivery], old: &str, event_ms: u64) -> Vec<(String, u64, u64)> {
     let mut last: BTreeMap<&str, &Delivery> = BTreeMap::new();
-    let mut gaps = BTreeMap::new();
+    let mut changes = Vec::new();
     let mut ordered: Vec<&Delivery> = deliveries.iter().collect();
     ordered.sort_by_key(|delivery| delivery.ms);
     for delivery in ordered {
@@ -253,10 +269,10 @@ pub(crate) fn gaps(deliveries: &[Delivery], old: &str, event_ms: u64) -> BTreeMa
         if delivery.worker == old || delivery.ms < event_ms {
             last.insert(shard, delivery);
         } else if let Some(before) = last.remove(shard).filter(|before| before.worker == old) {
-            gaps.insert(shard.to_owned(), delivery.ms.saturating_sub(before.ms));
+            changes.push((shard.to_owned(), before.ms, delivery.ms));
         }
     }
-    gaps
+    changes
 }
 
 #[cfg(test)]

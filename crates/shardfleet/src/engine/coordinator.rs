@@ -27,6 +27,8 @@ use crate::fleet_settings::Pace;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The shortest time between two looks that were called for by a clock.
+/// A table of so few leases is read whole at each look of a deputy; of a larger one every other look asks the index for its own leases only.
+const SMALL_TABLE: usize = 200;
 const SHORTEST_LOOK: Duration = Duration::from_millis(20);
 
 pub(super) type ShardEnd = (LeaseKey, Option<ShardReport>);
@@ -72,6 +74,8 @@ pub(super) struct Coordinator {
     pub(super) watch: FleetWatch,
     pub(super) audit: HoleAudit,
     pub(super) duties: Duties,
+    /// Leases in the last scan.
+    rows: usize,
     pub(super) tasks: JoinSet<ShardEnd>,
     /// Leases whose readers gave up: they are left alone until shards are next listed.
     pub(super) resting: BTreeSet<LeaseKey>,
@@ -134,6 +138,7 @@ impl Coordinator {
         let settings = &context.settings;
         let failover_time = settings.failover_time;
         Self {
+            rows: 0,
             watch: FleetWatch::new(settings.worker_id.clone(), settings.fleet.policy(failover_time)),
             audit: HoleAudit::new(settings.fleet.hole_confidence_threshold),
             duties: Duties::default(),
@@ -282,7 +287,7 @@ impl Coordinator {
             let duty = self.duty(now);
             let scans = match duty {
                 Duty::Leader => true,
-                Duty::Deputy => !self.has_just_scanned,
+                Duty::Deputy => !self.has_just_scanned || self.rows <= SMALL_TABLE,
                 Duty::Follower => now.since(self.last_scan) >= self.pace.follower_scan,
             };
             let interval = if duty == Duty::Leader {
@@ -395,6 +400,7 @@ impl Coordinator {
         };
         let now = context.clock.now();
         self.watch.observe(now, context.clock.wall(), &snapshot);
+        self.rows = snapshot.leases.len();
         self.last_scan = now;
         self.has_just_scanned = true;
         Ok(snapshot)
