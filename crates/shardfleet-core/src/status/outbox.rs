@@ -8,6 +8,15 @@ use std::time::Duration;
 use super::{RetrySettings, StatusKey, StatusValue, StatusView, may_write};
 use crate::time::Moment;
 
+/// A write whose answer did not come may lie in a broker's buffers and land after a newer one. What was written last is looked for so long after, at each of these times,
+/// and is written once more where an older one has come over it.
+const CHECKS: [Duration; 4] = [
+    Duration::from_millis(300),
+    Duration::from_millis(700),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+];
+
 /// No wait is longer, whatever the settings say, since timers have an end.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -142,6 +151,16 @@ struct Slot {
     in_flight: Option<Write>,
     /// With the moment at which it is sent, unless a write is under way then.
     waiting: Option<(Moment, Write)>,
+    /// An attempt came to an end that is not known.
+    has_doubt: bool,
+}
+
+/// A status that is written while an older one of its key may land yet.
+#[derive(Clone, Debug)]
+struct Doubt {
+    value: Option<StatusValue>,
+    mode: WriteMode,
+    checks: usize,
 }
 
 /// The writes that are under way or wait.
@@ -152,6 +171,8 @@ pub struct Outbox {
     slots: BTreeMap<StatusKey, Slot>,
     /// What waits and has nothing under way, by its time.
     due: BTreeSet<(Moment, StatusKey)>,
+    doubts: BTreeMap<StatusKey, Doubt>,
+    checks: BTreeSet<(Moment, StatusKey)>,
     counters: Counters,
     sequence: u64,
     is_closed: bool,
@@ -165,6 +186,8 @@ impl Outbox {
             keys_max,
             slots: BTreeMap::new(),
             due: BTreeSet::new(),
+            doubts: BTreeMap::new(),
+            checks: BTreeSet::new(),
             counters: Counters::default(),
             sequence: 0,
             is_closed: false,
@@ -195,7 +218,14 @@ impl Outbox {
                 keys_max: self.keys_max,
             }));
         }
+        self.enqueue(now, key, value, mode);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, now: Moment, key: StatusKey, value: Option<StatusValue>, mode: WriteMode) {
         self.sequence += 1;
+        // What was written last has had its day, and what may land yet is a danger to this one as well.
+        let has_doubt = self.doubts.remove(&key).is_some();
         let write = Write {
             sequence: self.sequence,
             value,
@@ -205,6 +235,7 @@ impl Outbox {
             error: None,
         };
         let slot = self.slots.entry(key.clone()).or_default();
+        slot.has_doubt |= has_doubt;
         let at = match slot.waiting.take() {
             None => now,
             Some((at, older)) => {
@@ -223,16 +254,48 @@ impl Outbox {
             self.due.insert((at, key));
         }
         slot.waiting = Some((at, write));
-        Ok(())
     }
 
-    /// When the next write is due.
+    /// When the next write is due, or is to be looked for.
     pub fn next_due(&self) -> Option<Moment> {
-        self.due.first().map(|(at, _)| *at)
+        let first = |set: &BTreeSet<(Moment, StatusKey)>| set.first().map(|(at, _)| *at);
+        [first(&self.due), first(&self.checks)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Looks for what was written last where an older write may have landed since.
+    fn check(&mut self, now: Moment, view: &StatusView) {
+        while let Some((at, key)) = self.checks.pop_first() {
+            if at > now {
+                self.checks.insert((at, key));
+                return;
+            }
+            let Some(mut doubt) = self.doubts.remove(&key) else {
+                continue;
+            };
+            let is_overtaken = is_stale(view, &key, doubt.value.as_ref());
+            if is_overtaken || self.is_closed {
+                continue;
+            }
+            if view.get(&key) != doubt.value && doubt.checks > 0 {
+                self.counters.accepted += 1;
+                self.slots.entry(key.clone()).or_default().has_doubt = true;
+                self.enqueue(now, key, doubt.value, doubt.mode);
+                continue;
+            }
+            doubt.checks += 1;
+            if let Some(wait) = CHECKS.get(doubt.checks) {
+                self.checks.insert((now + *wait, key.clone()));
+                self.doubts.insert(key, doubt);
+            }
+        }
     }
 
     /// The next write that is due. One that was tried before and that another worker has overtaken since is dropped on the way.
     pub fn take_due(&mut self, now: Moment, view: &StatusView) -> Option<Sending> {
+        self.check(now, view);
         loop {
             let (at, _) = self.due.first()?;
             if *at > now {
@@ -281,6 +344,8 @@ impl Outbox {
             return Settled::Unknown;
         };
         let delay = |retries| self.settings.delay(retries, chance).min(WAIT_MAX);
+        slot.has_doubt |= matches!(outcome, Outcome::Retriable(_));
+        let (value, mode) = (write.value.clone(), write.mode);
         let settled = match outcome {
             Outcome::Written => {
                 self.counters.success += 1;
@@ -311,13 +376,20 @@ impl Outbox {
                 }
             }
         };
-        match &slot.waiting {
-            Some((at, _)) => {
-                self.due.insert((*at, key.clone()));
-            }
-            None => {
-                self.slots.remove(key);
-            }
+        if let Some((at, _)) = &slot.waiting {
+            self.due.insert((*at, key.clone()));
+            return settled;
+        }
+        let is_written = matches!(settled, Settled::Written { .. });
+        let has_doubt = self.slots.remove(key).is_some_and(|slot| slot.has_doubt);
+        if is_written && has_doubt {
+            let doubt = Doubt {
+                value,
+                mode,
+                checks: 0,
+            };
+            self.checks.insert((now + CHECKS[0], key.clone()));
+            self.doubts.insert(key.clone(), doubt);
         }
         settled
     }
@@ -339,6 +411,8 @@ impl Outbox {
         self.counters.dropped += self.pending();
         self.due.clear();
         self.slots.clear();
+        self.doubts.clear();
+        self.checks.clear();
         unwritten
     }
 

@@ -9,6 +9,7 @@ fn at(ms: u64) -> Moment {
     Moment::new(Duration::from_millis(ms))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a write is a status or none")]
 fn status(state: StatusState, worker: &str, generation: i32) -> Option<StatusValue> {
     Some(StatusValue::Work(WorkStatus {
         state,
@@ -306,6 +307,53 @@ fn the_end_names_what_was_not_written() {
     assert_eq!(case.outbox.next_due(), None);
 }
 
+/// A request that a broker had in its buffers when it stalled is carried out after the newer one that came by another connection.
+#[test]
+fn an_older_write_that_lands_after_all_is_written_over() {
+    let mut case = Case::new(5);
+    let key = case.key.clone();
+    case.put(0, running()).expect("taken");
+    let older = case.take(0).expect("due");
+    case.put(1, failed()).expect("taken");
+    case.fail(10, &older);
+    let newer = case.take(400).expect("due");
+    case.settle(401, &newer, Outcome::Written);
+    // Read back in this order.
+    case.view.apply(&key, failed());
+    assert_eq!(case.take(701), None, "all is well so far");
+    case.view.apply(&key, running());
+    let again = case.take(1_401).expect("it is written once more");
+    assert_eq!(again.value, failed());
+    case.settle(1_402, &again, Outcome::Written);
+    case.view.apply(&key, failed());
+    for ms in (1_402..20_000).step_by(100) {
+        assert_eq!(case.take(ms), None);
+    }
+    assert_eq!(case.outbox.next_due(), None, "the looking ends");
+    case.counters();
+}
+
+#[test]
+fn what_another_worker_of_a_later_life_said_since_is_not_written_over() {
+    let mut case = Case::new(5);
+    let key = case.key.clone();
+    case.put(0, running()).expect("taken");
+    let first = case.take(0).expect("due");
+    case.fail(10, &first);
+    let again = case.take(400).expect("due");
+    case.settle(401, &again, Outcome::Written);
+    case.view.apply(&key, status(StatusState::Running, "other", 2));
+    for ms in (402..20_000).step_by(100) {
+        assert_eq!(case.take(ms), None);
+    }
+    // And without a doubt nothing is looked for at all.
+    case.key = StatusKey::task("a", 1);
+    case.put(20_000, running()).expect("taken");
+    let sending = case.take(20_000).expect("due");
+    case.settle(20_001, &sending, Outcome::Written);
+    assert_eq!(case.outbox.next_due(), None);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Put(i32, u8, bool),
@@ -348,7 +396,7 @@ proptest! {
                     if let Some(sending) = case.take(now) {
                         prop_assert!(under_way.iter().all(|other| other.key != sending.key));
                         let newest = last.entry(sending.key.clone()).or_default();
-                        prop_assert!(sending.sequence >= *newest);
+                        prop_assert!(sending.sequence >= *newest, "older after newer");
                         *newest = sending.sequence;
                         under_way.push(sending);
                     }

@@ -201,8 +201,8 @@ pub(crate) async fn judge_reads_ours(lab: &Lab) -> Verdict {
 /// What Connect's own store writes, ours reads.
 pub(crate) async fn ours_reads_judges(lab: &Lab) -> Verdict {
     lab.broker.create("st", &["--partitions", "5"])?;
-    let mut commands = String::new();
-    let mut command = |value: Value| commands += &format!("{value}\n");
+    let mut commands = Vec::new();
+    let mut command = |value: Value| commands.push(value.to_string());
     for name in ["orders", "a-b", "é😀", "a:b"] {
         for (task, state) in (0..).zip(STATES) {
             command(
@@ -219,7 +219,7 @@ pub(crate) async fn ours_reads_judges(lab: &Lab) -> Verdict {
     }
     command(json!({"op": "delete", "kind": "task", "name": "orders", "task": 5}));
     command(json!({"op": "flush"}));
-    lab.broker.judge(&["write"], "st", &[], &commands)?;
+    lab.broker.judge(&["write"], "st", &[], &commands.join("\n"))?;
     let mut settings = lab.settings("st");
     let refused = open(settings.clone()).await.map(|_| ());
     ensure(

@@ -15,15 +15,21 @@ use super::settings::KafkaSettings;
 /// What a client calls back. Its chatter while a broker is away goes to the debug level: what is late and why is said once, by the store.
 #[derive(Clone, Default)]
 pub(super) struct Client {
-    last: Arc<Mutex<Option<(Option<RDKafkaErrorCode>, String)>>>,
+    last: Arc<Mutex<Option<Complaint>>>,
+}
+
+#[derive(Clone)]
+struct Complaint {
+    code: Option<RDKafkaErrorCode>,
+    reason: String,
 }
 
 impl Client {
     /// What went wrong last, and whether it is about who we are.
     pub(super) fn last_error(&self) -> Option<(bool, String)> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let is_denied = matches!(last.0, Some(RDKafkaErrorCode::Authentication));
-        Some((is_denied, last.1))
+        let is_denied = matches!(last.code, Some(RDKafkaErrorCode::Authentication));
+        Some((is_denied, last.reason))
     }
 }
 
@@ -39,7 +45,8 @@ impl ClientContext for Client {
         // What follows a refused password only says that nobody is left.
         let is_echo = matches!(code, Some(RDKafkaErrorCode::AllBrokersDown)) && last.is_some();
         if !is_echo {
-            *last = Some((code, reason.to_owned()));
+            let reason = reason.to_owned();
+            *last = Some(Complaint { code, reason });
         }
     }
 }

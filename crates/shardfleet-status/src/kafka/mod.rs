@@ -248,7 +248,7 @@ impl Opening {
         }
         reading.begin(&self.settings).await?;
         let limit = self.settings.start_deadline;
-        let read = reading.to_end(&self.reader);
+        let read = reading.read_to_end(&self.reader);
         within(&*self.clock, limit, read).await.ok_or_else(|| {
             Trouble::Passing(format!("the topic was not read to its end within {limit:?}"))
         })??;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message;
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataPartition};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use shardfleet_clock::{Clock, sleep};
+use shardfleet_clock::{Clock, SystemClock, sleep, within};
 
 use super::client::Client;
 use super::settings::KafkaSettings;
@@ -17,6 +17,7 @@ use super::{Trouble, client};
 use crate::logged::StatusReader;
 
 const METADATA_PATIENCE: Duration = Duration::from_secs(10);
+const LISTEN: Duration = Duration::from_millis(300);
 /// After an error, since a client may tell the same one at once again.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -75,11 +76,23 @@ impl Reading {
             read(&metadata, &topic)
         });
         let answer = asked.await.map_err(|error| Trouble::Passing(error.to_string()))?;
+        if answer.is_err() {
+            self.listen().await;
+        }
         answer.map_err(|trouble| explain(trouble, &self.client))
     }
 
+    /// What a client has to say, such as that a password is wrong, it says to who receives from it.
+    async fn listen(&self) {
+        if let Some(consumer) = &self.consumer {
+            let clock = SystemClock::new();
+            let told = async { while consumer.recv().await.is_err() {} };
+            within(&clock, LISTEN, told).await;
+        }
+    }
+
     /// Reads until the end of each partition was seen once.
-    pub(super) async fn to_end(&mut self, reader: &StatusReader) -> Result<(), Trouble> {
+    pub(super) async fn read_to_end(&mut self, reader: &StatusReader) -> Result<(), Trouble> {
         let Some(consumer) = &self.consumer else {
             return Ok(());
         };
@@ -153,11 +166,7 @@ fn partitions(metadata: &Metadata, topic: &str) -> Result<BTreeSet<i32>, Trouble
             Trouble::Passing(code.to_string())
         });
     }
-    let partitions: BTreeSet<i32> = found
-        .partitions()
-        .iter()
-        .map(|partition| partition.id())
-        .collect();
+    let partitions: BTreeSet<i32> = found.partitions().iter().map(MetadataPartition::id).collect();
     if partitions.is_empty() {
         return Err(Trouble::Passing("it has no partitions yet".to_owned()));
     }

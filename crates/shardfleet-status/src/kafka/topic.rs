@@ -48,17 +48,17 @@ async fn prepare_with(
         .operation_timeout(Some(PATIENCE));
     let created = admin.create_topics([&topic], &options).await;
     let code = match created {
-        Err(error) => match error.rdkafka_error_code() {
-            Some(code) => code,
-            None => return Err(Trouble::Passing(error.to_string())),
-        },
-        Ok(results) => match results.into_iter().next() {
-            Some(Err((_, code))) => code,
-            Some(Ok(_)) | None => {
+        Err(error) => {
+            let unknown = || Trouble::Passing(error.to_string());
+            error.rdkafka_error_code().ok_or_else(unknown)?
+        }
+        Ok(results) => {
+            let Some(Err((_, code))) = results.into_iter().next() else {
                 tracing::info!(topic = settings.topic, "the status topic was created");
                 return Ok(());
-            }
-        },
+            };
+            code
+        }
     };
     match code {
         Code::TopicAlreadyExists => {}

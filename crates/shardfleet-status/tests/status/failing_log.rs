@@ -71,10 +71,10 @@ impl FailingLog {
     }
 
     /// The last record of a key.
-    pub(crate) fn last(&self, key: &str) -> Option<Option<String>> {
+    pub(crate) fn last(&self, key: &str) -> Option<Record> {
         let state = self.state();
         let mut of_key = state.records.iter().filter(|(of, _)| of == key);
-        of_key.next_back().map(|(_, value)| value.clone())
+        of_key.next_back().cloned()
     }
 
     /// How many writes were tried.

@@ -19,7 +19,8 @@ fn state_of(record: &str) -> &str {
 }
 
 fn last_state(log: &FailingLog) -> Option<String> {
-    log.last(KEY)?.map(|record| state_of(&record).to_owned())
+    let (_, record) = log.last(KEY)?;
+    record.map(|record| state_of(&record).to_owned())
 }
 
 /// Connect: the older one is sent again after the newer, and wins.
@@ -209,7 +210,7 @@ async fn whatever_fails_the_last_record_of_each_key_is_its_newest_status() {
         for (key, value) in newest {
             let expected =
                 value.map(|value| String::from_utf8(shardfleet_status::codec::encode(&value)).expect("JSON"));
-            assert_eq!(log.last(&key), Some(expected), "seed {seed}, {key}");
+            assert_eq!(log.last(&key), Some((key, expected)), "seed {seed}");
         }
         let counters = store.counters();
         assert_eq!(

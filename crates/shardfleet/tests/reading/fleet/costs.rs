@@ -14,10 +14,9 @@ use crate::support::{FastClock, until};
 /// Requests an hour of a lone worker that holds so many leases, by operation.
 async fn per_hour(leases: u32, factor: u32, is_loaded: bool) -> BTreeMap<String, f64> {
     let mut fleet = Fleet::over_dynamodb(leases).await;
-    fleet.settings = FleetSettings {
-        worker_metrics: fleet.settings.worker_metrics.clone(),
-        ..FleetSettings::default()
-    };
+    let worker_metrics = fleet.settings.worker_metrics.clone();
+    fleet.settings = FleetSettings::default();
+    fleet.settings.worker_metrics = worker_metrics;
     fleet.failover_time = Duration::from_secs(10);
     let clock: Arc<dyn Clock> = FastClock::shared(factor);
     let builder = fleet.builder("a").await.clock(Arc::clone(&clock));

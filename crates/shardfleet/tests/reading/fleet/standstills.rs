@@ -49,10 +49,8 @@ async fn until_warned(member: &Member, is_it: impl Fn(&Standstill) -> bool) {
 
 /// A reader of one shard, with warnings as quick as above.
 async fn builder(world: &World) -> KinesisStreamBuilder {
-    let settings = shardfleet::FleetSettings {
-        stall_warning_after: LIMIT,
-        ..Fleet::over_memory(1).await.settings
-    };
+    let mut settings = Fleet::over_memory(1).await.settings;
+    settings.stall_warning_after = LIMIT;
     let reader = world.reader("a").await;
     reader.start_at(KinesisPosition::horizon()).fleet(settings)
 }
@@ -247,7 +245,7 @@ async fn records_that_are_not_settled() {
     let mut subscription = open(builder(&world).await.unsettled_records_max(1)).await;
     let held = delivery(&mut subscription).await;
     until_told(&subscription, 0, |reason| {
-        *reason == Standstill::BufferFull(Some(held.position().clone()))
+        *reason == Standstill::BufferFull(Some(held.position.clone()))
     })
     .await;
     // A closed shard that was read to its end waits for what was handed out.
