@@ -279,7 +279,7 @@ impl Outbox {
             if is_overtaken || self.is_closed {
                 continue;
             }
-            if view.get(&key) != doubt.value && doubt.checks > 0 {
+            if view.get(&key) != doubt.value && doubt.checks > 0 && self.slots.len() < self.keys_max {
                 self.counters.accepted += 1;
                 self.slots.entry(key.clone()).or_default().has_doubt = true;
                 self.enqueue(now, key, doubt.value, doubt.mode);
@@ -382,7 +382,7 @@ impl Outbox {
         }
         let is_written = matches!(settled, Settled::Written { .. });
         let has_doubt = self.slots.remove(key).is_some_and(|slot| slot.has_doubt);
-        if is_written && has_doubt {
+        if is_written && has_doubt && self.doubts.len() < self.keys_max {
             let doubt = Doubt {
                 value,
                 mode,
