@@ -8,10 +8,15 @@ use std::process::Command;
 /// Which crates of the workspace a crate may depend on. A crate that is not listed here has to be added, with thought.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shardfleet-core", &[]),
-    ("shardfleet", &["shardfleet-core"]),
+    ("shardfleet-clock", &["shardfleet-core"]),
+    ("shardfleet-status", &["shardfleet-core", "shardfleet-clock"]),
+    (
+        "shardfleet",
+        &["shardfleet-core", "shardfleet-clock", "shardfleet-status"],
+    ),
     // An independent witness: it must not share code with what it is used to test.
     ("shardfleet-local", &[]),
-    ("shardfleet-cli", &["shardfleet", "shardfleet-local"]),
+    ("shardfleet-cli", &["shardfleet", "shardfleet-local", "shardfleet-status"]),
     ("shardfleet-sim", &["shardfleet-core"]),
     ("xtask", &[]),
 ];

@@ -102,6 +102,7 @@ impl Reading {
                 Err(KafkaError::PartitionEOF(partition)) => {
                     self.unread.remove(&partition);
                 }
+                Err(error) if is_about_groups(&error) => {}
                 Err(error) => {
                     let is_denied = matches!(
                         error.rdkafka_error_code(),
@@ -133,6 +134,7 @@ impl Reading {
             match received {
                 Ok(record) => reader.read(record.key(), record.payload()),
                 Err(KafkaError::PartitionEOF(_)) => {}
+                Err(error) if is_about_groups(&error) => sleep(clock, ERROR_PAUSE).await,
                 Err(error) => {
                     tracing::debug!("reading the status topic goes on after {error}");
                     sleep(clock, ERROR_PAUSE).await;
@@ -140,6 +142,14 @@ impl Reading {
             }
         }
     }
+}
+
+/// The client wants a group to be named and looks for its coordinator, though none is joined: the right to one is not needed.
+fn is_about_groups(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(RDKafkaErrorCode::GroupAuthorizationFailed | RDKafkaErrorCode::CoordinatorNotAvailable)
+    )
 }
 
 impl Drop for Reading {
