@@ -16,7 +16,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // An independent witness: it must not share code with what it is used to test.
     ("shardfleet-local", &[]),
-    ("shardfleet-cli", &["shardfleet", "shardfleet-local", "shardfleet-status"]),
+    (
+        "shardfleet-cli",
+        &["shardfleet", "shardfleet-local", "shardfleet-status"],
+    ),
     ("shardfleet-sim", &["shardfleet-core"]),
     ("xtask", &[]),
 ];

@@ -26,9 +26,9 @@ use crate::fleet_settings::Pace;
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The shortest time between two looks that were called for by a clock.
 /// A table of so few leases is read whole at each look of a deputy; of a larger one every other look asks the index for its own leases only.
 const SMALL_TABLE: usize = 200;
+/// The shortest time between two looks that were called for by a clock.
 const SHORTEST_LOOK: Duration = Duration::from_millis(20);
 
 pub(super) type ShardEnd = (LeaseKey, Option<ShardReport>);
