@@ -69,6 +69,21 @@ async fn two_connections_see_each_others_writes_and_a_file_can_be_opened_again()
     );
 }
 
+/// A fleet that starts on one machine: each worker finds the file absent, half made or made, and none is refused.
+#[tokio::test]
+async fn a_new_file_may_be_prepared_by_many_at_once() {
+    let folder = tempfile::tempdir().expect("folder");
+    for round in 0..25 {
+        let path = folder.path().join(format!("{round}.sqlite"));
+        let stores = [(); 8].map(|()| open(&path));
+        let prepared = futures::future::join_all(stores.iter().map(LeaseStore::prepare)).await;
+        prepared
+            .into_iter()
+            .collect::<Result<Vec<()>, _>>()
+            .expect("prepare");
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_ours_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().expect("folder");

@@ -144,7 +144,7 @@ fn open(doing: &str, path: &Path, application_name: &ApplicationName) -> Result<
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed(doing))?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(failed(doing))?;
     // Looked at before anything is written: a file that is not ours must stay as it is.
-    check_header(doing, &connection)?;
+    check_header(doing, &mut connection)?;
     use_write_ahead_log(doing, &connection)?;
     // In this mode a commit is on disk when it is answered; a checkpoint that is lost would be read again.
     connection
@@ -181,9 +181,12 @@ fn header(doing: &str, connection: &Connection) -> Result<(i32, i32), StoreError
     Ok((read("application_id")?, read("user_version")?))
 }
 
-fn check_header(doing: &str, connection: &Connection) -> Result<(), StoreError> {
+fn check_header(doing: &str, connection: &mut Connection) -> Result<(), StoreError> {
     let refuse = |reason| Err(StoreError::new(StoreErrorKind::Invalid, doing, reason).without_side_effects());
-    let (application_id, version) = header(doing, connection)?;
+    // One transaction: between two of them another worker may write the schema, and the file would look like
+    // one that has tables but not our mark.
+    let connection = connection.transaction().map_err(failed(doing))?;
+    let (application_id, version) = header(doing, &connection)?;
     if application_id == APPLICATION_ID {
         if version > SCHEMA_VERSION {
             return refuse(format!(
