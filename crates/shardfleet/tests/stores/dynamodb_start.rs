@@ -168,6 +168,32 @@ async fn what_a_table_lacks_of_the_options_is_completed_at_the_next_start() {
 }
 
 #[tokio::test]
+async fn a_table_is_protected_from_deletion_where_asked_and_never_stripped_of_it() {
+    let fixture = Fixture::unprepared().await;
+    let store = |table: &str, is_protected: bool| {
+        DynamoDbLeaseStore::builder_with_sdk_config(table, &fixture.config)
+            .deletion_protection(is_protected)
+            .build()
+    };
+    let is_protected = async |table: &str| {
+        let described = fixture.raw.describe_table().table_name(table).send().await;
+        let table = described.expect("describe").table.expect("a table");
+        table.deletion_protection_enabled().unwrap_or_default()
+    };
+    store("plain", false).prepare().await.expect("prepare");
+    assert!(!is_protected("plain").await);
+    // One that is there already gets what it lacks; a start that does not ask for it leaves it.
+    for wanted in [true, false] {
+        store("plain", wanted).prepare().await.expect("prepare");
+        assert!(is_protected("plain").await, "{wanted}");
+    }
+    store("new", true).prepare().await.expect("prepare");
+    assert!(is_protected("new").await);
+    let refused = fixture.raw.delete_table().table_name("new").send().await;
+    assert!(refused.is_err(), "a protected table was deleted");
+}
+
+#[tokio::test]
 async fn a_new_table_has_the_capacity_that_was_asked_for() {
     let fixture = Fixture::unprepared().await;
     let store = DynamoDbLeaseStore::builder_with_sdk_config("provisioned", &fixture.config)
