@@ -5,6 +5,7 @@
 
 mod key;
 mod outbox;
+pub mod publisher;
 mod retry_settings;
 mod view;
 

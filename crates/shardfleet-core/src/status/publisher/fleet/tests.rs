@@ -1,0 +1,204 @@
+use super::*;
+use crate::ids::WorkerId;
+use crate::sequence::ExtendedSequenceNumber;
+
+struct Fleet {
+    leases: BTreeMap<LeaseKey, Lease>,
+    view: StatusView,
+    own: BTreeSet<i32>,
+    expired: bool,
+    application: ApplicationState,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        Self {
+            leases: BTreeMap::new(),
+            view: StatusView::default(),
+            own: BTreeSet::new(),
+            expired: false,
+            application: ApplicationState {
+                state: StatusState::Running,
+                trace: None,
+            },
+        }
+    }
+
+    fn with_lease(mut self, task: i32, owner: Option<&str>, counter: u64) -> Self {
+        self.set(task, owner, counter);
+        self
+    }
+
+    fn set(&mut self, task: i32, owner: Option<&str>, counter: u64) {
+        let key = format!("shardId-{task:012}");
+        let mut lease = Lease::new(key.as_str(), ExtendedSequenceNumber::TrimHorizon);
+        lease.owner = owner.map(WorkerId::new);
+        lease.counter = counter;
+        self.leases.insert(lease.lease_key.clone(), lease);
+    }
+
+    fn finish(&mut self, task: i32) {
+        for lease in self.leases.values_mut() {
+            if task_number(&lease.lease_key.shard_id()) == Some(task) {
+                lease.checkpoint = ExtendedSequenceNumber::ShardEnd;
+            }
+        }
+    }
+
+    fn says(&mut self, task: i32, worker: &str, state: StatusState, generation: i32) {
+        let status = Speaker::new("orders", worker).status(state, None, generation);
+        self.view
+            .apply(&StatusKey::task("orders", task), Some(status.into()));
+    }
+
+    /// Lets the leader look; what it writes lands.
+    fn look(&mut self, leader: &mut FleetPublisher, second: u64) -> Vec<StatusWrite> {
+        let sight = FleetSight {
+            now: Moment::default() + Duration::from_secs(second),
+            wall: Timestamp::from_millis(1_700_000_000_000),
+            application: &self.application,
+            stream: "clicks",
+            leases: &self.leases,
+            is_expired: &|_| self.expired,
+            own: &self.own,
+            view: &self.view,
+            is_pending: &|_| false,
+        };
+        let writes = leader.observe(&sight);
+        for write in &writes {
+            self.view.apply(&write.key, write.value.clone());
+        }
+        writes
+    }
+
+    fn shown(&self, task: i32) -> Option<(StatusState, &str, i32)> {
+        let status = self.view.task("orders", task)?;
+        Some((status.state, status.worker_id.as_str(), status.generation))
+    }
+}
+
+fn leader() -> FleetPublisher {
+    FleetPublisher::new(Speaker::new("orders", "lead"))
+}
+
+#[test]
+fn the_application_and_its_stream_are_said_once() {
+    let (mut fleet, mut leader) = (Fleet::new(), leader());
+    let writes = fleet.look(&mut leader, 0);
+    assert_eq!(writes.len(), 2, "{writes:?}");
+    let status = fleet.view.connector("orders").expect("the application");
+    assert_eq!((status.state, status.generation), (StatusState::Running, 1));
+    let topic = fleet.view.topic("orders", "clicks").expect("the stream");
+    assert_eq!(topic.discovered_ms, 1_700_000_000_000);
+    for second in 1..100 {
+        assert_eq!(fleet.look(&mut leader, second), []);
+    }
+    // The next leader is a later life.
+    let mut next = FleetPublisher::new(Speaker::new("orders", "next"));
+    assert_eq!(fleet.look(&mut next, 100).len(), 1);
+    let status = fleet.view.connector("orders").expect("the application");
+    assert_eq!((status.worker_id.as_str(), status.generation), ("next", 2));
+    // Who left has nothing to say any more, and the last one says that nobody runs it.
+    assert_eq!(leader.leave(&fleet.view), None);
+    let write = next.leave(&fleet.view).expect("a last word");
+    fleet.view.apply(&write.key, write.value);
+    let status = fleet.view.connector("orders").expect("the application");
+    assert_eq!((status.state, status.generation), (StatusState::Unassigned, 2));
+    assert_eq!(next.leave(&fleet.view), None);
+}
+
+#[test]
+fn an_application_that_fails_says_why() {
+    let (mut fleet, mut leader) = (Fleet::new(), leader());
+    fleet.look(&mut leader, 0);
+    fleet.application = ApplicationState {
+        state: StatusState::Failed,
+        trace: Some("another stream".to_owned()),
+    };
+    fleet.look(&mut leader, 10);
+    let status = fleet.view.connector("orders").expect("the application");
+    assert_eq!(status.trace.as_deref(), Some("another stream"));
+    assert_eq!((status.state, status.generation), (StatusState::Failed, 1));
+}
+
+#[test]
+fn the_tasks_of_a_dead_worker_are_nobodys_at_once() {
+    let (mut fleet, mut leader) = (Fleet::new().with_lease(3, Some("dead"), 40), leader());
+    fleet.says(3, "dead", StatusState::Running, 7);
+    fleet.look(&mut leader, 0);
+    assert_eq!(fleet.shown(3), Some((StatusState::Running, "dead", 7)));
+    fleet.expired = true;
+    fleet.look(&mut leader, 1);
+    assert_eq!(fleet.shown(3), Some((StatusState::Unassigned, "lead", 40)));
+    // It comes back, and its lease was never taken: its own word counts again, and stays.
+    fleet.expired = false;
+    fleet.says(3, "dead", StatusState::Running, 41);
+    for second in 2..100 {
+        fleet.look(&mut leader, second);
+    }
+    assert_eq!(fleet.shown(3), Some((StatusState::Running, "dead", 41)));
+}
+
+#[test]
+fn each_live_shard_has_a_status_whoever_reads_it() {
+    let fleet = Fleet::new().with_lease(0, None, 0).with_lease(1, Some("java"), 5);
+    let (mut fleet, mut leader) = (fleet.with_lease(2, Some("lead"), 9), leader());
+    fleet.own = BTreeSet::from([2]);
+    for second in 0..=10 {
+        fleet.look(&mut leader, second);
+        assert_eq!(fleet.shown(0).is_some(), second >= 2, "{second}");
+        assert_eq!(fleet.shown(1).is_some(), second >= 10, "{second}");
+    }
+    assert_eq!(fleet.shown(0), Some((StatusState::Unassigned, "lead", 0)));
+    // A worker that never speaks is spoken for.
+    assert_eq!(fleet.shown(1), Some((StatusState::Running, "java", 5)));
+    // Of its own shards the worker speaks itself.
+    assert_eq!(fleet.shown(2), None);
+    fleet.set(1, Some("python"), 9);
+    for second in 11..=21 {
+        fleet.look(&mut leader, second);
+    }
+    assert_eq!(fleet.shown(1), Some((StatusState::Running, "python", 9)));
+}
+
+#[test]
+fn what_a_worker_of_ours_says_is_left_alone() {
+    let (mut fleet, mut leader) = (Fleet::new().with_lease(3, Some("w2"), 40), leader());
+    for state in [
+        StatusState::Running,
+        StatusState::Failed,
+        StatusState::Paused,
+        StatusState::Restarting,
+    ] {
+        fleet.says(3, "w2", state, 7);
+        for second in 0..100 {
+            fleet.look(&mut leader, second);
+        }
+        assert_eq!(fleet.shown(3), Some((state, "w2", 7)));
+    }
+}
+
+#[test]
+fn statuses_without_a_shard_are_deleted_and_not_too_soon() {
+    let (mut fleet, mut leader) = (Fleet::new().with_lease(3, Some("w2"), 40), leader());
+    fleet.says(3, "w2", StatusState::Running, 7);
+    fleet.says(4, "w2", StatusState::Running, 7);
+    fleet.finish(3);
+    for second in 0..=30 {
+        fleet.look(&mut leader, second);
+        assert_eq!(fleet.shown(3).is_none(), second >= 10, "{second}");
+        assert_eq!(fleet.shown(4).is_none(), second >= 30, "{second}");
+    }
+    assert_eq!(fleet.look(&mut leader, 100), []);
+}
+
+#[test]
+fn task_numbers_end_where_connects_end() {
+    let number = |id: &str| task_number(&LeaseKey::from(id).shard_id());
+    assert_eq!(number("shardId-000000000012"), Some(12));
+    assert_eq!(number("1234:clicks:1700000000:shardId-000000000007"), Some(7));
+    assert_eq!(number("shardId-002147483647"), Some(i32::MAX));
+    assert_eq!(number("shardId-002147483648"), None);
+    assert_eq!(number("shard"), None);
+    assert_eq!(number(""), None);
+}
