@@ -68,3 +68,4 @@ pub use shardfleet_core::read_budget::ReadLimits;
 pub use shardfleet_core::retry::Backoff;
 pub use shardfleet_core::sequence::{ExtendedSequenceNumber, SequenceNumber};
 pub use shardfleet_core::time::Timestamp;
+pub use shardfleet_status as status;

@@ -7,13 +7,14 @@ use shardfleet_core::ids::{ApplicationName, StreamName, WorkerId};
 use shardfleet_core::kpl::HashRangeFilter;
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::read_budget::ReadLimits;
+use shardfleet_status::{MemoryStatusStore, StatusStore};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
 use crate::engine::sink::SUBSCRIPTION_CHANNEL_PAGES;
 use crate::engine::{
-    Context, Engine, FleetBoard, Leadership, LeaseTerms, ProcessorSetup, Sink, SubscriptionSink,
+    Context, Engine, FleetBoard, Leadership, LeaseTerms, ProcessorSetup, Publishing, Sink, SubscriptionSink,
 };
 use crate::error::KinesisError;
 use crate::fleet_settings::FleetSettings;
@@ -30,6 +31,7 @@ pub struct KinesisStream {
     settings: Settings,
     kinesis: Arc<dyn KinesisApi>,
     store: Arc<dyn LeaseStore>,
+    statuses: Arc<dyn StatusStore>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 }
@@ -54,6 +56,7 @@ pub struct KinesisStreamBuilder {
     settings: Settings,
     kinesis: Arc<dyn KinesisApi>,
     store: Option<Arc<dyn LeaseStore>>,
+    statuses: Option<Arc<dyn StatusStore>>,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -64,6 +67,7 @@ impl KinesisStream {
             settings: Settings::new(stream.into()),
             kinesis: Arc::new(kinesis),
             store: None,
+            statuses: None,
             clock: None,
         }
     }
@@ -132,6 +136,7 @@ impl KinesisStream {
             .map_err(KinesisError::Settings)?,
             terms,
             fleet: FleetBoard::new(),
+            publishing: Publishing::new(Arc::clone(&self.statuses)),
             budget: crate::engine::budget::MemoryBudget::new(self.settings.memory_budget),
             settings: self.settings.clone(),
             kinesis: Arc::clone(&self.kinesis),
@@ -188,6 +193,13 @@ impl KinesisStreamBuilder {
     /// As [`lease_store`](Self::lease_store), for a store that is shared with others.
     pub fn shared_lease_store(mut self, store: Arc<dyn LeaseStore>) -> Self {
         self.store = Some(store);
+        self
+    }
+
+    /// Where the worker says what the application and each of its shards does, as a connector and its tasks in Kafka Connect's words. The store stays the caller's,
+    /// who closes it after the last worker has ended; several may share it. Reading never waits for it. Default: in memory.
+    pub fn status_store(mut self, store: Arc<dyn StatusStore>) -> Self {
+        self.statuses = Some(store);
         self
     }
 
@@ -302,10 +314,14 @@ impl KinesisStreamBuilder {
         }
         self.settings.check().map_err(KinesisError::Settings)?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryLeaseStore::new()));
+        let statuses = self
+            .statuses
+            .unwrap_or_else(|| Arc::new(MemoryStatusStore::new()));
         Ok(KinesisStream {
             settings: self.settings,
             kinesis: self.kinesis,
             store,
+            statuses,
             clock,
             stop: CancellationToken::new(),
         })

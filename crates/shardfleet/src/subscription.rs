@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use futures::Stream;
 use shardfleet_core::ids::ShardId;
 use shardfleet_core::position::KinesisPosition;
+use shardfleet_core::status::StatusView;
 use tokio::sync::mpsc;
 
 use crate::engine::{Engine, FleetStatus, ShardBatch, ShardStatus, ShutdownReport, SubscriptionItem};
@@ -186,6 +188,12 @@ impl SubscriptionHandle {
     /// The fleet as this worker knows it: who leads, who reads what, and why what does not move does not.
     pub fn fleet(&self) -> FleetStatus {
         self.engine.fleet()
+    }
+
+    /// What the status store shows: the application as a connector, its shards as tasks. A store in memory knows what this worker says, and a leader's what it has found
+    /// out of the others; one on a topic knows what everybody says.
+    pub fn statuses(&self) -> Arc<StatusView> {
+        self.engine.status_view()
     }
 
     /// How many bytes of the worker's memory budget are in use.

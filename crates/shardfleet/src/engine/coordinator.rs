@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::leading::Duties;
-use super::{Context, ShardOutcome, ShardReport, ShutdownReport, Sink, election, reporting, watchdog};
+use super::{
+    Context, ShardOutcome, ShardReport, ShutdownReport, Sink, election, publishing, reporting, watchdog,
+};
 use crate::error::{ErrorKind, KinesisError};
 use crate::fleet_settings::Pace;
 
@@ -110,6 +112,7 @@ struct Services {
     election_end: CancellationToken,
     _reporter: AbortOnDropHandle<()>,
     _watchdog: AbortOnDropHandle<()>,
+    publisher: AbortOnDropHandle<u64>,
 }
 
 impl Services {
@@ -117,7 +120,7 @@ impl Services {
         let election_end = CancellationToken::new();
         let spawn = |context: &Arc<Context>| Arc::clone(context);
         let (for_election, end) = (spawn(context), election_end.clone());
-        let (for_reporter, for_watchdog) = (spawn(context), spawn(context));
+        let (for_reporter, for_watchdog, for_publisher) = (spawn(context), spawn(context), spawn(context));
         Self {
             election: AbortOnDropHandle::new(tokio::spawn(async move {
                 election::run(&for_election, &end).await;
@@ -129,6 +132,9 @@ impl Services {
             _watchdog: AbortOnDropHandle::new(tokio::spawn(async move {
                 watchdog::run(&for_watchdog).await;
             })),
+            publisher: AbortOnDropHandle::new(tokio::spawn(
+                async move { publishing::run(&for_publisher).await },
+            )),
         }
     }
 }
@@ -269,6 +275,9 @@ impl Coordinator {
                 self.next_alarm = self.next_alarm.map(|alarm| alarm.max(again));
                 self.next_listing = self.next_listing.max(again);
                 let is_fatal = error.is_fatal();
+                if is_fatal {
+                    self.context.publishing.fail(error.full_text());
+                }
                 self.context.report(error).await;
                 if is_fatal {
                     self.context.departing.cancel();
@@ -472,10 +481,13 @@ impl Coordinator {
     /// Puts away a shard whose task ended; whether the whole worker has to end with it.
     async fn on_shard_end(&mut self, end: Option<ShardEnd>) -> bool {
         let Some((key, report)) = end else { return false };
-        self.context.shards().remove(&key);
+        self.context.note_end(&key, report.as_ref());
         let now = self.context.clock.now();
         match report.as_ref().map(|report| &report.outcome) {
             Some(ShardOutcome::AnotherStream) => {
+                self.context
+                    .publishing
+                    .fail("the stream is another one than the leases are about".to_owned());
                 self.context.departing.cancel();
                 return true;
             }
@@ -506,14 +518,19 @@ impl Coordinator {
         let services = self.services.take();
         let all = async {
             while let Some(end) = self.tasks.join_next().await {
-                shards.extend(end.ok().and_then(|(_, report)| report));
+                if let Ok((key, report)) = end {
+                    context.note_end(&key, report.as_ref());
+                    shards.extend(report);
+                }
             }
         };
         let in_time = crate::clock::within(&*context.clock, patience, all)
             .await
             .is_some();
         self.tasks.abort_all();
+        let mut unwritten_statuses = 0;
         if let Some(mut services) = services {
+            unwritten_statuses = context.end_publishing(services.publisher, deadline).await;
             let patience = deadline
                 .since(context.clock.now())
                 .max(context.settings.failover_time / 3);
@@ -522,7 +539,11 @@ impl Coordinator {
         }
         context.shards().clear();
         shards.sort_by(|a, b| a.shard_id.cmp(&b.shard_id));
-        ShutdownReport { shards, in_time }
+        ShutdownReport {
+            shards,
+            in_time,
+            unwritten_statuses,
+        }
     }
 
     /// Whether a lease is this worker's to start.

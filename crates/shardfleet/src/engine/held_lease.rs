@@ -3,6 +3,7 @@
 //! All writes of the row go through one place, one at a time, so that the counter this worker expects is always the one it wrote last. What an answer
 //! means, and when the lease is lost, is the core's [`Holding`] to say; here it is carried out, with a deadline on each request and a wait before each retry.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(crate) struct HeldLease {
     terms: LeaseTerms,
     holding: tokio::sync::Mutex<Holding>,
     valid_until: Mutex<Moment>,
+    /// The row's counter as last written.
+    counter: AtomicU64,
     lost: CancellationToken,
     reason: Mutex<Option<String>>,
     /// Who is to have the lease next, while that is so.
@@ -76,6 +79,7 @@ impl HeldLease {
             lease_key: write.lease_key.clone(),
             terms: terms.clone(),
             valid_until: Mutex::new(holding.valid_until()),
+            counter: AtomicU64::new(holding.row().counter),
             holding: tokio::sync::Mutex::new(holding),
             lost: CancellationToken::new(),
             reason: Mutex::new(None),
@@ -91,6 +95,11 @@ impl HeldLease {
     /// The row as last written by this worker.
     pub(crate) async fn lease(&self) -> Lease {
         self.holding.lock().await.row().clone()
+    }
+
+    /// The row's counter as last written by this worker.
+    pub(crate) fn counter(&self) -> u64 {
+        self.counter.load(Ordering::Relaxed)
     }
 
     /// Whether the lease is surely still this worker's. A no is final: records are dropped on it, so a late answer to a renewal must not make the
@@ -208,6 +217,7 @@ impl HeldLease {
     }
 
     fn publish(&self, holding: &Holding) {
+        self.counter.store(holding.row().counter, Ordering::Relaxed);
         *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner) = holding.valid_until();
         self.next_owner.send_if_modified(|known| {
             let next = holding.next_owner();

@@ -179,9 +179,11 @@ impl Coordinator {
             seek,
             status,
             lease: Arc::clone(&lease),
+            taken_at: row.counter,
             progress: Arc::clone(&progress),
         };
         context.shards().insert(key.clone(), entry);
+        context.publishing.nudge();
         let task = ShardTask::new(context, (lease, &row), progress, start, opened_to, status_to);
         self.tasks.spawn(async move {
             let report = AssertUnwindSafe(task.run(seeks)).catch_unwind().await;

@@ -32,6 +32,7 @@ mod leading;
 mod listing;
 mod pages;
 pub(crate) mod progress;
+mod publishing;
 mod reporting;
 mod shard_end;
 mod shard_stop;
@@ -41,6 +42,7 @@ mod watchdog;
 
 pub(crate) use election::Leadership;
 pub(crate) use held_lease::{HeldLease, HoldError, LeaseTerms};
+pub(crate) use publishing::Publishing;
 pub(crate) use sink::{ProcessorSetup, ShardBatch, Sink, SubscriptionItem, SubscriptionSink};
 
 /// How long a subscription that was dropped without a shutdown takes to release its leases.
@@ -63,6 +65,7 @@ pub(crate) struct Context {
     pub(crate) leadership: Leadership,
     pub(crate) metrics: WorkerMetricsHandle,
     pub(crate) fleet: FleetBoard,
+    pub(crate) publishing: Publishing,
     /// Children of shards that ended here and whose leases were just created.
     pub(crate) ended_children: Mutex<Vec<ShardId>>,
     pub(crate) shards: Mutex<BTreeMap<LeaseKey, ShardEntry>>,
@@ -74,6 +77,8 @@ pub(crate) struct ShardEntry {
     pub(crate) seek: mpsc::Sender<Seek>,
     pub(crate) status: watch::Receiver<ShardStatus>,
     pub(crate) lease: Arc<HeldLease>,
+    /// The lease's counter when this worker took it.
+    pub(crate) taken_at: u64,
     pub(crate) progress: Arc<progress::ShardProgress>,
 }
 
@@ -176,6 +181,8 @@ pub struct ShutdownReport {
     pub shards: Vec<ShardReport>,
     /// Whether everything was done before the deadline.
     pub in_time: bool,
+    /// Statuses that the status store had not written when the worker ended, of this worker and of others that share the store; it goes on trying while it is open.
+    pub unwritten_statuses: u64,
 }
 
 impl ShutdownReport {
@@ -310,6 +317,11 @@ impl Engine {
     /// What this worker knows of its fleet.
     pub(crate) fn fleet(&self) -> FleetStatus {
         self.context.fleet_status()
+    }
+
+    /// What the status store shows.
+    pub(crate) fn status_view(&self) -> Arc<shardfleet_core::status::StatusView> {
+        self.context.publishing.store().view()
     }
 
     /// Bytes of the memory budget that are in use.

@@ -33,6 +33,16 @@ struct BoardState {
     stalls: BTreeMap<LeaseKey, (Standstill, Moment)>,
 }
 
+/// The leases as the worker saw them last.
+#[derive(Clone, Copy)]
+pub(super) struct LeaseBoard<'a> {
+    pub(super) leases: &'a BTreeMap<LeaseKey, Lease>,
+    /// Since when each stands still.
+    pub(super) clock: &'a LeaseClock,
+    /// When that was.
+    pub(super) scanned: Moment,
+}
+
 /// A fleet as one of its workers sees it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -99,6 +109,17 @@ impl FleetBoard {
         state.leases = snapshot.leases;
         state.workers = snapshot.workers;
         state.scanned = Some(now);
+    }
+
+    /// The leases at the last look at the table; `None` before the first.
+    pub(super) fn with_leases<R>(&self, look: impl FnOnce(LeaseBoard<'_>) -> R) -> Option<R> {
+        let state = self.state();
+        let scanned = state.scanned?;
+        Some(look(LeaseBoard {
+            leases: &state.leases,
+            clock: &state.clock,
+            scanned,
+        }))
     }
 
     pub(super) fn note_assignment(&self, report: AssignmentReport) {

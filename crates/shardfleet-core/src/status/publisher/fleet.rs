@@ -39,6 +39,8 @@ pub struct FleetSight<'a> {
     pub stream: &'a str,
     /// The rows of the lease table at the last look.
     pub leases: &'a BTreeMap<LeaseKey, Lease>,
+    /// When that was. Rows grow old between two looks: something is wrong for long only if a later look finds it again.
+    pub scanned: Moment,
     /// Whether a lease was not renewed for too long.
     pub is_expired: &'a dyn Fn(&Lease) -> bool,
     /// The tasks that this worker holds or held a moment ago, and speaks of itself.
@@ -119,14 +121,15 @@ impl FleetPublisher {
         writes
     }
 
-    /// What to write when this worker leaves: nobody runs the application until another worker leads, which says so.
-    pub fn leave(&self, view: &StatusView) -> Option<StatusWrite> {
+    /// What to write when this worker leaves, for a reason that is a failure or for none: nobody runs the application until another worker leads, which says so.
+    pub fn leave(&self, view: &StatusView, failure: Option<String>) -> Option<StatusWrite> {
         let key = StatusKey::connector(self.speaker.connector.as_str());
         let shown = view.work(&key)?;
         // The generation stays: of a connector readers believe it, and whoever leads next is ahead of it.
-        let status = self
-            .speaker
-            .status(StatusState::Unassigned, None, shown.generation);
+        let state = failure
+            .as_ref()
+            .map_or(StatusState::Unassigned, |_| StatusState::Failed);
+        let status = self.speaker.status(state, failure, shown.generation);
         (shown.worker_id == self.speaker.worker_id && *shown != status).then(|| StatusWrite {
             key,
             value: Some(status.into()),
@@ -177,11 +180,11 @@ impl FleetPublisher {
         let known = self
             .wrongs
             .entry(task)
-            .or_insert_with(|| (wrong.clone(), sight.now));
+            .or_insert_with(|| (wrong.clone(), sight.scanned));
         if known.0 != wrong {
-            *known = (wrong.clone(), sight.now);
+            *known = (wrong.clone(), sight.scanned);
         }
-        if sight.now.since(known.1) < wrong.patience() {
+        if sight.scanned.since(known.1) < wrong.patience() {
             return None;
         }
         let counter = generation_of(lease.map_or(0, |lease| lease.counter));

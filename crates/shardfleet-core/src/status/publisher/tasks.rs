@@ -179,8 +179,12 @@ impl TaskPublisher {
                 (Some(status), WriteMode::Safe)
             }
             TaskEnd::Left { trace, counter } => {
-                // Readers take an UNASSIGNED for late that has no higher generation than the RUNNING before it. Of a life that nobody heard of there is no end to tell.
-                let after = said?.saturating_add(1);
+                // Readers take an UNASSIGNED for late that has no higher generation than the RUNNING before it. Of a life that nobody heard of, or whose end was
+                // told, there is nothing to tell but why.
+                let after = match said {
+                    Some(said) => said.saturating_add(1),
+                    None => trace.as_ref().map(|_| 0)?,
+                };
                 let generation = generation_of(counter.max(seen)).max(after);
                 let status = self.speaker.status(StatusState::Unassigned, trace, generation);
                 (Some(status), WriteMode::Safe)

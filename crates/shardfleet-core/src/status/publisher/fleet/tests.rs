@@ -7,6 +7,8 @@ struct Fleet {
     view: StatusView,
     own: BTreeSet<i32>,
     expired: bool,
+    /// The second of the last look at the table, where it was before now.
+    scanned: Option<u64>,
     application: ApplicationState,
 }
 
@@ -17,6 +19,7 @@ impl Fleet {
             view: StatusView::default(),
             own: BTreeSet::new(),
             expired: false,
+            scanned: None,
             application: ApplicationState {
                 state: StatusState::Running,
                 trace: None,
@@ -59,6 +62,7 @@ impl Fleet {
             application: &self.application,
             stream: "clicks",
             leases: &self.leases,
+            scanned: Moment::default() + Duration::from_secs(self.scanned.unwrap_or(second)),
             is_expired: &|_| self.expired,
             own: &self.own,
             view: &self.view,
@@ -99,12 +103,24 @@ fn the_application_and_its_stream_are_said_once() {
     let status = fleet.view.connector("orders").expect("the application");
     assert_eq!((status.worker_id.as_str(), status.generation), ("next", 2));
     // Who left has nothing to say any more, and the last one says that nobody runs it.
-    assert_eq!(leader.leave(&fleet.view), None);
-    let write = next.leave(&fleet.view).expect("a last word");
+    assert_eq!(leader.leave(&fleet.view, None), None);
+    let write = next.leave(&fleet.view, None).expect("a last word");
     fleet.view.apply(&write.key, write.value);
     let status = fleet.view.connector("orders").expect("the application");
     assert_eq!((status.state, status.generation), (StatusState::Unassigned, 2));
-    assert_eq!(next.leave(&fleet.view), None);
+    assert_eq!(next.leave(&fleet.view, None), None);
+    let write = next
+        .leave(&fleet.view, Some("no rights".to_owned()))
+        .expect("a last word");
+    let work = write
+        .value
+        .as_ref()
+        .and_then(StatusValue::work)
+        .expect("a status");
+    assert_eq!(
+        (work.state, work.trace.as_deref()),
+        (StatusState::Failed, Some("no rights"))
+    );
 }
 
 #[test]
@@ -159,6 +175,20 @@ fn each_live_shard_has_a_status_whoever_reads_it() {
         fleet.look(&mut leader, second);
     }
     assert_eq!(fleet.shown(1), Some((StatusState::Running, "python", 9)));
+}
+
+#[test]
+fn a_table_that_was_not_looked_at_again_proves_nothing() {
+    let (mut fleet, mut leader) = (Fleet::new().with_lease(3, Some("w1"), 40), leader());
+    fleet.says(3, "w2", StatusState::Running, 41);
+    fleet.scanned = Some(0);
+    for second in 0..100 {
+        fleet.look(&mut leader, second);
+    }
+    fleet.set(3, Some("w2"), 41);
+    fleet.scanned = Some(100);
+    fleet.look(&mut leader, 100);
+    assert_eq!(fleet.shown(3), Some((StatusState::Running, "w2", 41)));
 }
 
 #[test]
