@@ -301,6 +301,7 @@ pub struct ProcessorError {
     pub(crate) at: Option<ExtendedSequenceNumber>,
     pub(crate) settled_before: Option<ExtendedSequenceNumber>,
     pub(crate) is_about_records: bool,
+    pub(crate) is_panic: bool,
     #[source]
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -313,6 +314,7 @@ impl ProcessorError {
             at: None,
             settled_before: None,
             is_about_records: true,
+            is_panic: false,
             source: None,
         }
     }
@@ -324,6 +326,7 @@ impl ProcessorError {
             at: None,
             settled_before: None,
             is_about_records: true,
+            is_panic: false,
             source: Some(Arc::new(error)),
         }
     }

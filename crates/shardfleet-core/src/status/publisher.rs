@@ -35,9 +35,7 @@ pub struct StatusWrite {
 /// The number of the task that reads a shard: the digits at the end of its id. `None` where there are none, or where they are more than a task's number can be
 /// (2,147,483,647); such a shard has no status.
 pub fn task_number(shard_id: &ShardId) -> Option<i32> {
-    let id = shard_id.as_str();
-    let digits = id.len() - id.bytes().rev().take_while(u8::is_ascii_digit).count();
-    id.get(digits..)?.parse().ok()
+    i32::try_from(shard_id.number()?).ok()
 }
 
 /// Who speaks, and of which application.

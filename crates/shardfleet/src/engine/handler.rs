@@ -210,6 +210,7 @@ impl Handler {
         let mut attempt = 1;
         loop {
             let Err(error) = caught(processor.initialize(input.clone())).await else {
+                self.progress.end_trouble();
                 return true;
             };
             if !self.may_retry(attempt, &error, policy).await {
@@ -238,6 +239,8 @@ impl Handler {
     async fn may_retry(&self, attempt: u32, error: &ProcessorError, policy: &ErrorPolicy) -> bool {
         let stream = self.context.settings.stream.clone();
         let (shard_id, reason) = (self.progress.shard_id().clone(), error.reason.clone());
+        let now = self.context.clock.now();
+        self.progress.note_trouble(now, &reason, error.is_panic);
         self.context
             .report(KinesisError::HandlerFailed {
                 stream,
@@ -347,6 +350,7 @@ impl Handler {
     fn settle(&self, records: &[Record], epoch: u64) {
         if let Some(last) = records.last() {
             self.progress.settle_through(epoch, &last.position);
+            self.progress.end_trouble();
         }
     }
 
@@ -406,7 +410,11 @@ impl Handler {
 async fn caught(call: impl Future<Output = Result<(), ProcessorError>>) -> Result<(), ProcessorError> {
     match AssertUnwindSafe(call).catch_unwind().await {
         Ok(result) => result,
-        Err(panic) => Err(ProcessorError::new(panic_text(&*panic))),
+        Err(panic) => {
+            let mut error = ProcessorError::new(panic_text(&*panic));
+            error.is_panic = true;
+            Err(error)
+        }
     }
 }
 

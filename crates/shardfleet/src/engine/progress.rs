@@ -36,6 +36,18 @@ struct State {
     moved: u64,
     /// The handler's call in progress.
     busy_since: Option<Moment>,
+    trouble: Option<Trouble>,
+}
+
+/// A handler that fails and is called again.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    /// Since when.
+    pub(crate) since: Moment,
+    /// What it said last.
+    pub(crate) reason: String,
+    /// Whether it panicked, once at least.
+    pub(crate) has_panicked: bool,
 }
 
 impl State {
@@ -251,6 +263,27 @@ impl ShardProgress {
     /// The handler begins or ends a call.
     pub(crate) fn set_busy(&self, since: Option<Moment>) {
         self.state().busy_since = since;
+    }
+
+    /// The handler failed and is called again.
+    pub(crate) fn note_trouble(&self, now: Moment, reason: &str, is_panic: bool) {
+        let mut state = self.state();
+        let before = state.trouble.take();
+        state.trouble = Some(Trouble {
+            since: before.as_ref().map_or(now, |before| before.since),
+            reason: reason.to_owned(),
+            has_panicked: is_panic || before.is_some_and(|before| before.has_panicked),
+        });
+    }
+
+    /// The handler did what it was called for, or what it could not do was set aside.
+    pub(crate) fn end_trouble(&self) {
+        self.state().trouble = None;
+    }
+
+    /// The failures of the handler since it last did what it was called for.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.state().trouble.clone()
     }
 
     /// Unsettled records that the application holds.

@@ -27,6 +27,8 @@ use crate::clock::within;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often the leader looks at the statuses of the fleet.
 const FLEET_LOOK: Duration = Duration::from_secs(1);
+/// How long a handler may fail before its shard counts as failed, while it is called again and again.
+const FAILS_FOR: Duration = Duration::from_secs(5);
 /// How long the last statuses of a worker that ends may take, in what is left of the stop's time.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -123,13 +125,22 @@ fn end_of(entry: &ShardEntry, report: Option<&ShardReport>) -> TaskEnd {
     }
 }
 
-fn held_task(entry: &ShardEntry) -> HeldTask {
-    let (state, trace) = match &*entry.status.borrow() {
-        ShardStatus::Failed { reason } => (StatusState::Failed, Some(reason.clone())),
-        _ => (StatusState::Running, None),
+/// A handler that fails now and then is called again, which is nobody's business; one that panics, or gets nowhere, has failed until it succeeds.
+fn held_task(entry: &ShardEntry, now: Moment) -> HeldTask {
+    let given_up = match &*entry.status.borrow() {
+        ShardStatus::Failed { reason } => Some(reason.clone()),
+        _ => None,
     };
+    let trouble = || {
+        let trouble = entry.progress.trouble()?;
+        let is_failed = trouble.has_panicked || now.since(trouble.since) >= FAILS_FOR;
+        is_failed.then_some(trouble.reason)
+    };
+    let trace = given_up.or_else(trouble);
     HeldTask {
-        state,
+        state: trace
+            .as_ref()
+            .map_or(StatusState::Running, |_| StatusState::Failed),
         trace,
         taken_at: entry.taken_at,
         counter: entry.lease.counter(),
@@ -180,7 +191,7 @@ impl<'a> Publisher<'a> {
         let now = self.context.clock.now();
         let ends = std::mem::take(&mut *self.context.publishing.ends());
         // After the ends: what was taken anew since then is in the map, and counts.
-        let (held, own) = self.held();
+        let (held, own) = self.held(now);
         let store = &self.context.publishing.store;
         let late = Late::new(&**store);
         let view = store.view();
@@ -198,7 +209,7 @@ impl<'a> Publisher<'a> {
     }
 
     /// The shards with valid leases, and the numbers of all that this worker has not put away.
-    fn held(&self) -> (BTreeMap<i32, HeldTask>, BTreeSet<i32>) {
+    fn held(&self, now: Moment) -> (BTreeMap<i32, HeldTask>, BTreeSet<i32>) {
         let shards = self.context.shards();
         let numbered = shards
             .iter()
@@ -207,7 +218,7 @@ impl<'a> Publisher<'a> {
         for (task, entry) in numbered {
             own.insert(task);
             if entry.lease.is_valid() {
-                held.insert(task, held_task(entry));
+                held.insert(task, held_task(entry, now));
             }
         }
         (held, own)

@@ -15,6 +15,7 @@ mod processors;
 mod resharding;
 mod script;
 mod settings;
+mod statuses;
 mod stopping;
 mod support;
 mod throttling;
