@@ -37,6 +37,6 @@ pub use shardfleet_core::status::{
 #[cfg(feature = "kafka")]
 pub use kafka::{KafkaSettings, KafkaStatusStore};
 pub use log::StatusLog;
-pub use logged::LoggedStatusStore;
+pub use logged::{LoggedStatusStore, StatusReader};
 pub use memory::MemoryStatusStore;
 pub use store::{CloseReport, StatusChange, StatusError, StatusStore};

@@ -14,7 +14,7 @@ use super::worker::{Kind, QUICK_OURS};
 const PARTS: u64 = 3;
 /// Of these, how many the first reader settles.
 const SETTLED: u64 = 2;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An aggregate of three user records, made by the Python library `aws-kinesis-agg`; the test data of the de-aggregation has it too.
 const VECTORS: &str = include_str!("../../../crates/shardfleet-core/tests/vectors/kpl.json");
@@ -48,6 +48,8 @@ pub(crate) fn run(programs: &Programs, report: &mut Report) -> Result<(), String
         let handler = json!(["sh", "-c", HANDLER, note.to_string_lossy()]);
         let more = [
             QUICK_OURS.to_owned(),
+            // A Java worker waits until a dead leader's lock has run out: by default two minutes after its first look.
+            "[fleet]\nleader_lease_duration = \"6s\"\nleader_heartbeat = \"2s\"\n".to_owned(),
             format!("[handler]\ntype = \"command\"\ncommand = {handler}\ntimeout = \"120s\"\n"),
         ];
         lab.worker_with("ours-2", Kind::Ours, &more)?;

@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use shardfleet::clock::SystemClock;
 use shardfleet::core::status::Outcome;
 use shardfleet::status::{
-    LoggedStatusStore, MemoryStatusStore, RetrySettings, StatusKey, StatusLog, StatusState, StatusStore,
-    WorkStatus,
+    LoggedStatusStore, MemoryStatusStore, RetrySettings, StatusKey, StatusLog, StatusReader, StatusState,
+    StatusStore, WorkStatus,
 };
 use shardfleet::{ErrorPolicy, KinesisPosition, KinesisStreamBuilder};
 
@@ -247,14 +247,14 @@ async fn a_leader_tells_of_workers_that_do_not_speak() {
 #[derive(Default)]
 struct SwitchedLog {
     is_up: AtomicBool,
-    reader: OnceLock<Box<dyn Fn(&str, Option<&[u8]>) + Send + Sync>>,
+    reader: OnceLock<StatusReader>,
 }
 
 impl StatusLog for SwitchedLog {
     fn send(&self, key: String, value: Option<Vec<u8>>) -> BoxFuture<'static, Outcome> {
         let outcome = if self.is_up.load(Ordering::Relaxed) {
-            if let Some(read) = self.reader.get() {
-                read(&key, value.as_deref());
+            if let Some(reader) = self.reader.get() {
+                reader.read(Some(key.as_bytes()), value.as_deref());
             }
             Outcome::Written
         } else {
@@ -279,9 +279,7 @@ async fn reading_goes_on_while_statuses_cannot_be_written_and_they_catch_up() {
         retry,
         SystemClock::shared(),
     );
-    let reader_of = store.reader();
-    let read = move |key: &str, value: Option<&[u8]>| reader_of.read(Some(key.as_bytes()), value);
-    assert!(log.reader.set(Box::new(read)).is_ok());
+    assert!(log.reader.set(store.reader()).is_ok());
     let statuses: Arc<dyn StatusStore> = Arc::new(store);
     world.put_many(0, "r", 5);
     let mut subscription = open(reader(&world, "a", &statuses).await).await;
