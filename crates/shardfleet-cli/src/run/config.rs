@@ -12,12 +12,14 @@ mod fleet;
 mod kcl;
 mod lease_store;
 mod section;
+mod status;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use fleet::LeasesConfig;
 pub(crate) use lease_store::{DynamoDbConfig, LeaseStoreConfig};
 use section::{Findings, Section};
+pub(crate) use status::StatusConfig;
 
 /// What the file comes to.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) reading: ReadingConfig,
     pub(crate) handler: HandlerConfig,
     pub(crate) errors: ErrorsConfig,
+    pub(crate) status: StatusConfig,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,7 +118,7 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, String> {
 }
 
 /// The tables of the file.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "aws",
     "lease_store",
     "leases",
@@ -124,6 +127,7 @@ const TABLES: [&str; 8] = [
     "reading",
     "handler",
     "errors",
+    "status",
 ];
 
 fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
@@ -153,6 +157,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         reading,
         handler,
         errors,
+        status,
     ] = tables;
     let mut settings = FleetSettings::default();
     let aws = aws_config(Section::new("aws", aws, findings));
@@ -171,6 +176,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         reading: reading_config(Section::new("reading", reading, findings)),
         handler: handler_config(Section::new("handler", handler, findings)),
         errors: errors_config(Section::new("errors", errors, findings)),
+        status: status::read(Section::new("status", status, findings), &application),
         stream,
         application,
         worker_id,

@@ -23,6 +23,7 @@ use crate::output::{result_line, say};
 mod child;
 mod config;
 mod parent;
+mod statuses;
 
 use child::ChildProcessor;
 use config::{DynamoDbConfig, HandlerConfig, LeaseStoreConfig, WorkerConfig};
@@ -46,13 +47,15 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     if let Err(KinesisError::Settings(error)) = described.clone().build() {
         parsed.add(&error.problems);
     }
+    let topic = parsed.config.status.kafka().unwrap_or_else(|problems| {
+        parsed.problems.extend(problems);
+        None
+    });
     if !parsed.problems.is_empty() {
         return Err(invalid(&parsed.problems));
     }
     let config = parsed.config;
-    let stream = described
-        .shared_lease_store(lease_store(&config, &settings)?)
-        .build()?;
+    let stream = described.shared_lease_store(lease_store(&config, &settings)?);
     if args.check {
         result_line(&format!("{path} is valid\n{config:#?}"))?;
         return Ok(());
@@ -62,10 +65,28 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     }
     // Listened for from the start, so that a stop while the worker opens releases its leases too.
     let mut signals = Signals::listen()?;
+    let statuses = tokio::select! {
+        biased;
+        () = signals.next() => return Err(Failure::run("stopped before it was open")),
+        statuses = statuses::start(topic) => statuses?,
+    };
+    let stream = stream.status_store(Arc::clone(&statuses)).build()?;
+    let result = work(&config, &stream, &mut signals, args.fleet_member).await;
+    statuses::close(&*statuses).await;
+    result
+}
+
+/// Opens the stream, reads until something ends it, and stops in order.
+async fn work(
+    config: &WorkerConfig,
+    stream: &KinesisStream,
+    signals: &mut Signals,
+    is_fleet_member: bool,
+) -> Result<(), Failure> {
     let output_closed = Arc::new(Notify::new());
     let worker = {
         let stop = stream.stop_handle();
-        let opening = start(&config, &stream, &output_closed, args.fleet_member);
+        let opening = start(config, stream, &output_closed, is_fleet_member);
         tokio::pin!(opening);
         tokio::select! {
             biased;

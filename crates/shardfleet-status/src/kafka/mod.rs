@@ -29,7 +29,7 @@ use crate::store::{CloseReport, StatusChange, StatusError, StatusStore};
 use client::Client;
 use reading::Reading;
 
-pub use settings::{KafkaSettings, KafkaSettingsError};
+pub use settings::{KafkaSettings, KafkaSettingsError, is_secret};
 
 /// Between two attempts to start.
 const START_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));

@@ -29,6 +29,14 @@ impl KafkaSettings {
     /// Reads the settings of a status store from a Java properties file, such as a distributed Connect worker's. What else the file says is passed over: converters,
     /// other topics, plug-ins. All problems come in one error.
     pub fn from_properties(text: &str) -> Result<Self, KafkaSettingsError> {
+        Self::from_map(Self::read_properties(text)?)
+    }
+
+    /// The names and values of a Java properties file.
+    ///
+    /// # Errors
+    /// When it is malformed: the line, and why.
+    pub fn read_properties(text: &str) -> Result<BTreeMap<String, String>, KafkaSettingsError> {
         let mut all = BTreeMap::new();
         PropertiesIter::new(text.as_bytes())
             .read_into(|name, value| {
@@ -37,8 +45,13 @@ impl KafkaSettings {
             .map_err(|error| KafkaSettingsError {
                 problems: vec![format!("line {}: {error}", error.line_number().unwrap_or(0))],
             })?;
+        Ok(all)
+    }
+
+    /// The same from names and values, such as those of a file and what goes ahead of it.
+    pub fn from_map(properties: BTreeMap<String, String>) -> Result<Self, KafkaSettingsError> {
         let mut reader = Reader {
-            all,
+            all: properties,
             problems: Vec::new(),
         };
         let settings = reader.settings();

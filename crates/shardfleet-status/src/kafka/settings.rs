@@ -1,6 +1,7 @@
 //! Where the topic is, what it should be like, and how its clients are set up.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use shardfleet_core::status::{RetryProblem, RetrySettings};
@@ -38,7 +39,7 @@ const FORCED: [(&str, &str); 10] = [
 ];
 
 /// A store's settings. Every value comes from outside; [`KafkaSettings::problems`] names all that are invalid.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct KafkaSettings {
     /// `bootstrap.servers`: `HOST:PORT`, several with commas.
     pub bootstrap_servers: String,
@@ -65,6 +66,54 @@ pub struct KafkaSettings {
     pub manage_topic: bool,
     /// How long the start may take before it fails, or, where the worker goes on without the broker, is reported. The default is 60 s, as Connect's `default.api.timeout.ms`.
     pub start_deadline: Duration,
+}
+
+impl fmt::Debug for KafkaSettings {
+    /// Shows no secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaSettings")
+            .field("bootstrap_servers", &self.bootstrap_servers)
+            .field("topic", &self.topic)
+            .field("partitions", &self.partitions)
+            .field("replication_factor", &self.replication_factor)
+            .field("topic_settings", &self.topic_settings)
+            .field("client_settings", &Shown(&self.client_settings))
+            .field("group_id", &self.group_id)
+            .field("client_id", &self.client_id)
+            .field("retry", &self.retry)
+            .field("is_shared", &self.is_shared)
+            .field("manage_topic", &self.manage_topic)
+            .field("start_deadline", &self.start_deadline)
+            .finish()
+    }
+}
+
+/// Settings without the values that nobody may see.
+struct Shown<'a>(&'a BTreeMap<String, String>);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.iter().map(|(name, value)| {
+            let value = if is_secret(name) { "…" } else { value.as_str() };
+            (name, value)
+        });
+        f.debug_map().entries(shown).finish()
+    }
+}
+
+/// Whether the value of a client setting, of Java's or librdkafka's, is a secret.
+pub fn is_secret(name: &str) -> bool {
+    let is_place = name.ends_with(".location") || name.ends_with(".type");
+    let words = [
+        "password",
+        "secret",
+        "jaas",
+        ".pem",
+        "private",
+        "ssl.key",
+        "oauthbearer.config",
+    ];
+    !is_place && words.iter().any(|word| name.contains(word))
 }
 
 /// Everything that is wrong with settings.
@@ -190,6 +239,35 @@ mod tests {
             ..settings
         };
         assert_eq!(named.full_client_id(), "g-c-statuses");
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let mut settings = KafkaSettings::new("localhost:9092", "statuses");
+        for name in [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "sasl.jaas.config",
+            "ssl.keystore.password",
+        ] {
+            settings
+                .client_settings
+                .insert(name.to_owned(), "hush".to_owned());
+        }
+        for name in [
+            "sasl.username",
+            "ssl.key.location",
+            "ssl.keystore.type",
+            "security.protocol",
+        ] {
+            settings
+                .client_settings
+                .insert(name.to_owned(), "told".to_owned());
+        }
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains("hush"), "{shown}");
+        assert_eq!(shown.matches("told").count(), 4, "{shown}");
     }
 
     #[test]

@@ -240,3 +240,92 @@ fn settings_of_the_lease_table_are_checked() {
         ]
     );
 }
+
+fn status_of(table: &str) -> Result<Option<shardfleet::status::KafkaSettings>, Vec<String>> {
+    let parsed = parse(&format!("stream = \"orders\"\n[status]\n{table}")).expect("TOML");
+    assert_eq!(parsed.problems, [""; 0]);
+    parsed.config.status.kafka()
+}
+
+#[test]
+fn a_status_topic_is_described_in_toml_in_connects_names_and_in_a_file() {
+    assert_eq!(status_of(""), Ok(None));
+    let bare = status_of("type = \"kafka\"\nbootstrap_servers = \"k:9092\"");
+    let bare = bare.expect("valid").expect("a topic");
+    assert_eq!(
+        (bare.topic.as_str(), bare.group_id.as_str()),
+        ("shardfleet-status", "orders")
+    );
+    assert!(!bare.is_shared && bare.manage_topic);
+
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("worker.properties");
+    let file = "bootstrap.servers=file:9092\nstatus.storage.topic=connect-status\ngroup.id=g\n\
+        status.storage.retry.max.retries=9\nstatus.storage.retry.jitter.factor=0.5\nsasl.mechanism=PLAIN\n";
+    std::fs::write(&path, file).expect("written");
+    let all = format!(
+        "type = \"kafka\"\nproperties_file = {:?}\nbootstrap_servers = \"toml:9092\"\nshared = true\nstart_deadline = \"3s\"\n\
+         [status.properties]\n\"status.storage.retry.max.retries\" = 2\nstatus.storage.partitions = 3\n\
+         [status.client]\n\"sasl.password\" = \"hush\"\n\"sasl.mechanism\" = \"SCRAM-SHA-256\"\n",
+        path.to_string_lossy()
+    );
+    let settings = status_of(&all).expect("valid").expect("a topic");
+    assert_eq!(settings.bootstrap_servers, "toml:9092");
+    assert_eq!(
+        (settings.topic.as_str(), settings.group_id.as_str()),
+        ("connect-status", "g")
+    );
+    assert_eq!((settings.partitions, settings.retry.max_retries), (3, 2));
+    assert!((settings.retry.jitter_factor - 0.5).abs() < 1e-9);
+    assert!(settings.is_shared && settings.start_deadline == Duration::from_secs(3));
+    assert_eq!(settings.client_settings["sasl.mechanism"], "SCRAM-SHA-256");
+    let parsed = parse(&format!("stream = \"orders\"\n[status]\n{all}")).expect("TOML");
+    let shown = format!("{:#?}", parsed.config);
+    assert!(
+        shown.contains("sasl.password") && !shown.contains("hush"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn everything_that_is_wrong_with_a_status_topic_is_said() {
+    let text =
+        "stream = \"s\"\n[status]\ntopic = \"t\"\nbootstrap_server = \"k:1\"\n[status.client]\nx = [1]\n";
+    assert_eq!(
+        problems_of(text),
+        [
+            "status.topic: makes no sense without type = \"kafka\"; remove it, or set type",
+            "status.client: makes no sense without type = \"kafka\"; remove it, or set type",
+            "status.client: x has a value that is no text, number, true or false",
+            "status.bootstrap_server: is not a known key; did you mean status.bootstrap_servers?",
+        ]
+    );
+    let missing = status_of("type = \"kafka\"").expect_err("no broker");
+    assert_eq!(
+        missing,
+        ["status.bootstrap_servers: is missing; name the brokers, HOST:PORT, several with commas"]
+    );
+    let kafka = "type = \"kafka\"\nbootstrap_servers = \"k:1\"\n";
+    let wrong = status_of(&format!(
+        "{kafka}topic = \"a b\"\n[status.properties]\n\"status.storage.retry.initial.backoff.ms\" = 20000\n\"status.storage.retry.max.retries\" = \"many\"\n"
+    ));
+    let wrong = wrong.expect_err("three mistakes");
+    for (problem, expected) in wrong.iter().zip([
+        "status: status.storage.retry.max.retries is \"many\"",
+        "status: status.storage.topic is \"a b\"",
+        "status: status.storage.retry.initial.backoff.ms is 20000",
+    ]) {
+        assert!(problem.starts_with(expected), "{wrong:#?}");
+    }
+    assert_eq!(wrong.len(), 3, "{wrong:#?}");
+    let absent = status_of(&format!("{kafka}properties_file = \"/no/such/file\"")).expect_err("no file");
+    assert!(
+        absent[0].starts_with("status.properties_file: /no/such/file: No such file"),
+        "{absent:?}"
+    );
+    let forced = status_of(&format!("{kafka}[status.client]\nacks = 1\n")).expect_err("forced");
+    assert!(
+        forced[0].contains("the client setting acks cannot be set"),
+        "{forced:?}"
+    );
+}

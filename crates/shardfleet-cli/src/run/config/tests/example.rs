@@ -107,6 +107,7 @@ fn company(key: &str) -> &'static [(&'static str, &'static str)] {
         "lease_store.write_capacity" => &[("lease_store.read_capacity", "7")],
         "worker_metrics.fixed_percent" => &[("worker_metrics.source", "fixed")],
         "handler.command" => &[("handler.type", "command")],
+        key if key.starts_with("status.") => &[("status.type", "kafka")],
         "errors.dead_letter_file" => &[("errors.then", "dead-letter")],
         _ => &[],
     }
@@ -200,7 +201,7 @@ async fn every_setting_of_the_library_is_in_it_and_arrives() {
     let mut reached: BTreeSet<String> = BTreeSet::new();
     for (key, value) in settings {
         let is_ours = ["version", "shutdown_deadline"].contains(&key.as_str())
-            || ["aws.", "lease_store.", "handler.", "errors."]
+            || ["aws.", "lease_store.", "handler.", "errors.", "status."]
                 .iter()
                 .any(|table| key.starts_with(table));
         if is_ours {
