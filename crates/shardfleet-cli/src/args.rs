@@ -45,6 +45,9 @@ pub enum Command {
     /// Read a stream with a handler, as a config file says.
     #[command(after_help = RUN_HELP)]
     Run(RunArgs),
+    /// Print what applications and their shards do, who runs them, and why what failed did.
+    #[command(after_help = STATUS_HELP)]
+    Status(StatusArgs),
     /// Put the records of a dead-letter file onto a stream again.
     #[command(after_help = REDRIVE_HELP)]
     Redrive(RedriveArgs),
@@ -62,6 +65,8 @@ Examples:
       three worker processes share the shards of a generated load; a table shows who reads what, how far behind, with how much CPU
   shardfleet dev --workers 3 --chaos
       about a minute of records, in which one worker is killed, one is added, a shard is split and a worker is stopped
+  shardfleet dev --workers 3 --chaos --status-kafka localhost:9092
+      the same, published on a topic as it happens; `shardfleet status --kafka localhost:9092` shows it
   shardfleet dev --workers 3 --chaos --json | jq '{put, lost, failovers, gap_ms_max}'
 
 The summary: `put` records were acknowledged to the producer, `delivered` lines came out of workers, `settled` records lie within checkpoints,
@@ -96,6 +101,18 @@ A minimal worker.toml:
 The command is started once for each shard. It gets JSON lines on standard input and answers on standard output which records
 it settled; docs/handlers.md describes both. SIGTERM and Ctrl-C stop in order: records in hand are finished, checkpoints are
 written, leases are released. `shardfleet run --config worker.toml --check` only checks the file.";
+
+const STATUS_HELP: &str = "\
+Examples:
+  shardfleet status --kafka localhost:9092
+      everything on the topic shardfleet-status
+  shardfleet status --config worker.toml order-mailer
+      one application, from the topic that a worker's [status] names
+  shardfleet status --url http://127.0.0.1:8083 --json
+      from a worker that runs with [rest], or from Kafka Connect itself
+
+Each shard is a task of its application: task 12 is shardId-000000000012. Nothing is written. Exit code: 0 also where tasks have failed;
+1 where the topic or the address does not answer, or nothing is known of the application.";
 
 const REDRIVE_HELP: &str = "\
 Example:
@@ -151,6 +168,12 @@ pub struct DevArgs {
     /// The port of DynamoDB on 127.0.0.1. Default: 8000, or with --input or --workers any free one.
     #[arg(long, value_name = "PORT")]
     pub dynamodb_port: Option<u16>,
+    /// Publish what the workers do on a Kafka topic, as Kafka Connect does, through this broker; several with commas. Needs --input, --workers or --chaos.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub status_kafka: Option<String>,
+    /// The topic of --status-kafka. It is created with the broker's own default replication where it is missing.
+    #[arg(long, value_name = "TOPIC", default_value = crate::run::DEFAULT_STATUS_TOPIC)]
+    pub status_topic: String,
     /// Give up when nothing has been delivered for so long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub patience: Duration,
@@ -209,6 +232,31 @@ pub struct RunArgs {
     /// AWS; ahead of what the file says.
     #[command(flatten)]
     pub aws: AwsArgs,
+}
+
+/// `shardfleet status`
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Only this application.
+    pub application: Option<String>,
+    /// Read a status topic through this broker; several with commas.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["config", "url"])]
+    pub kafka: Option<String>,
+    /// The topic of --kafka.
+    #[arg(long, value_name = "TOPIC", default_value = crate::run::DEFAULT_STATUS_TOPIC)]
+    pub topic: String,
+    /// Read the status topic that this worker's config file names.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
+    pub config: Option<PathBuf>,
+    /// Ask a worker at this address.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Give up after so long.
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
 }
 
 /// `shardfleet redrive`

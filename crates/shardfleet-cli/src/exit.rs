@@ -56,3 +56,9 @@ impl From<std::io::Error> for Failure {
         Self::run(error.to_string())
     }
 }
+
+/// An error with everything below it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let below = std::iter::successors(error.source(), |cause| cause.source());
+    below.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -10,6 +10,7 @@ mod output;
 mod redrive;
 mod run;
 mod stamp;
+mod status;
 mod tail;
 
 pub use exit::Failure;
@@ -23,6 +24,7 @@ pub async fn run_command(args: args::Args) -> Result<(), Failure> {
         args::Command::Dev(dev) => dev::run(dev).await,
         args::Command::Tail(tail) => tail::run(tail).await,
         args::Command::Run(run) => run::run(run).await,
+        args::Command::Status(status) => status::run(status).await,
         args::Command::Redrive(redrive) => redrive::run(redrive).await,
     }
 }

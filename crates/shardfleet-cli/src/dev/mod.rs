@@ -9,12 +9,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use shardfleet::clock::{Clock, SystemClock};
 use shardfleet::kinesis::{KinesisApi, PutRecord};
+use shardfleet::status::{KafkaSettings, StatusStore};
 use shardfleet::store::{DynamoDbLeaseStore, LeaseStore};
 use shardfleet::{AwsKinesis, AwsSettings, KinesisPosition, KinesisStream, ReadLimits, ShardId, StreamName};
 use shardfleet_local::{LocalDynamoDb, LocalKinesis};
 
 use crate::args::DevArgs;
-use crate::exit::Failure;
+use crate::exit::{Failure, chain};
 use crate::output::{result_line, say};
 
 pub mod accounting;
@@ -58,14 +59,39 @@ pub(crate) async fn run(args: DevArgs) -> Result<(), Failure> {
         .as_deref()
         .map(|path| input::read(path, args.key_field.as_deref()))
         .transpose()?;
+    let topic = status_topic(&args)?;
     let services = Services::start(&args).await?;
     let result = match (args.fleet(), records) {
         (Some(workers), records) => fleet::run(&args, workers, &services, records).await,
         (None, None) => serve(&args, &services).await,
-        (None, Some(records)) => put_and_read(&args, &services, records).await,
+        (None, Some(records)) => {
+            let statuses = crate::run::statuses::start(topic).await?;
+            let result = put_and_read(&args, &services, records, &statuses).await;
+            crate::run::statuses::close(&*statuses).await;
+            result
+        }
     };
     services.stop().await;
     result
+}
+
+/// The topic that `--status-kafka` names. A fleet's workers get it in their config files, and it is checked here before any of them starts.
+fn status_topic(args: &DevArgs) -> Result<Option<KafkaSettings>, Failure> {
+    let Some(brokers) = &args.status_kafka else {
+        return Ok(None);
+    };
+    if args.input.is_none() && args.fleet().is_none() {
+        return Err(Failure::usage(
+            "--status-kafka needs something to tell of: add --input FILE, --workers N or --chaos",
+        ));
+    }
+    let mut settings = KafkaSettings::new(brokers, &args.status_topic);
+    // One broker is the rule on one machine.
+    settings.replication_factor = -1;
+    settings
+        .check()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Some(settings))
 }
 
 impl Services {
@@ -137,12 +163,6 @@ async fn serve(args: &DevArgs, services: &Services) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An error with everything below it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let below = std::iter::successors(error.source(), |cause| cause.source());
-    below.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 async fn ensure_stream(client: &AwsKinesis, stream: &str, shards: u32) -> Result<(), Failure> {
     let name = StreamName::new(stream);
     match client.create_stream(&name, shards).await {
@@ -153,7 +173,12 @@ async fn ensure_stream(client: &AwsKinesis, stream: &str, shards: u32) -> Result
     }
 }
 
-async fn put_and_read(args: &DevArgs, services: &Services, records: Vec<PutRecord>) -> Result<(), Failure> {
+async fn put_and_read(
+    args: &DevArgs,
+    services: &Services,
+    records: Vec<PutRecord>,
+    statuses: &Arc<dyn StatusStore>,
+) -> Result<(), Failure> {
     if records.is_empty() {
         return Err(Failure::usage("--input holds no lines; there is nothing to put"));
     }
@@ -165,6 +190,7 @@ async fn put_and_read(args: &DevArgs, services: &Services, records: Vec<PutRecor
         kinesis: Arc::new(kinesis),
         store: Arc::new(store),
         stream: StreamName::new(&args.stream),
+        statuses: Arc::clone(statuses),
         patience: args.patience,
         progress: !args.json,
     };
@@ -185,6 +211,8 @@ pub struct AccountedRun {
     pub kinesis: Arc<dyn KinesisApi>,
     /// The worker's leases.
     pub store: Arc<dyn LeaseStore>,
+    /// Where the worker says what it does.
+    pub statuses: Arc<dyn StatusStore>,
     /// The stream; it exists.
     pub stream: StreamName,
     /// Gives up when nothing was delivered for so long.
@@ -207,6 +235,7 @@ impl AccountedRun {
             .application(format!("{}-accounted", self.stream))
             .start_at(KinesisPosition::latest())
             .shared_lease_store(Arc::clone(&self.store))
+            .status_store(Arc::clone(&self.statuses))
             .read_limits(ReadLimits::UNLIMITED)
             .poll_interval(Duration::from_millis(50))
             .build()?

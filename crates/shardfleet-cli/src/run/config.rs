@@ -19,7 +19,7 @@ mod tests;
 pub(crate) use fleet::LeasesConfig;
 pub(crate) use lease_store::{DynamoDbConfig, LeaseStoreConfig};
 use section::{Findings, Section};
-pub(crate) use status::StatusConfig;
+pub(crate) use status::{DEFAULT_TOPIC as DEFAULT_STATUS_TOPIC, StatusConfig};
 
 /// What the file comes to.
 #[derive(Clone, Debug, PartialEq)]

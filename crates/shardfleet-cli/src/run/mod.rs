@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardfleet::clock::{Clock, SystemClock};
 use shardfleet::dead_letter::DeadLetterFile;
+use shardfleet::status::KafkaSettings;
 use shardfleet::store::{
     DynamoDbLeaseStore, DynamoDbLeaseStoreBuilder, LeaseStore, MemoryLeaseStore, SqliteLeaseStore,
 };
@@ -23,9 +24,10 @@ use crate::output::{result_line, say};
 mod child;
 mod config;
 mod parent;
-mod statuses;
+pub(crate) mod statuses;
 
 use child::ChildProcessor;
+pub(crate) use config::DEFAULT_STATUS_TOPIC;
 use config::{DynamoDbConfig, HandlerConfig, LeaseStoreConfig, WorkerConfig};
 
 pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
@@ -131,6 +133,36 @@ async fn work(
         failed => Err(Failure::run(format!(
             "{failed} shards stood still because their handler failed; see above"
         ))),
+    }
+}
+
+/// A worker's config file, for commands that look at its services.
+pub(crate) struct WorkerConfigFile;
+
+impl WorkerConfigFile {
+    /// The settings of the status topic that the file names. Only what concerns it has to be valid.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or names no valid topic.
+    pub(crate) fn status_topic(path: &std::path::Path) -> Result<KafkaSettings, Failure> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::usage(format!("reading --config {shown} failed: {e}")))?;
+        let invalid = |problems: Vec<String>| {
+            Failure::usage(format!("{shown} is not valid:\n  {}", problems.join("\n  ")))
+        };
+        let parsed = config::parse(&text).map_err(|problem| invalid(vec![problem]))?;
+        let of_status = |problem: &String| problem.starts_with("status.");
+        let problems: Vec<String> = parsed.problems.into_iter().filter(of_status).collect();
+        if !problems.is_empty() {
+            return Err(invalid(problems));
+        }
+        let topic = parsed.config.status.kafka().map_err(invalid)?;
+        topic.ok_or_else(|| {
+            Failure::usage(format!(
+                "{shown} has no status topic: its workers keep their statuses in memory. Set type = \"kafka\" in [status], or ask a worker with --url"
+            ))
+        })
     }
 }
 

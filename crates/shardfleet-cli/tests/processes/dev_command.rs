@@ -10,6 +10,7 @@ use shardfleet::core::shard::Shard;
 use shardfleet::kinesis::{
     KinesisApi, KinesisApiError, PutOutcome, PutRecord, RecordsPage, ShardFilter, StreamSummary,
 };
+use shardfleet::status::MemoryStatusStore;
 use shardfleet::store::MemoryLeaseStore;
 use shardfleet::{AwsKinesis, ShardId, StreamName};
 use shardfleet_cli::dev::{AccountedRun, Summary};
@@ -158,6 +159,7 @@ async fn accounted(tamper: Tamper) -> Summary {
     let run = AccountedRun {
         kinesis: Arc::new(kinesis),
         store: Arc::new(MemoryLeaseStore::new()),
+        statuses: Arc::new(MemoryStatusStore::new()),
         stream: StreamName::new("dev"),
         patience: Duration::from_secs(1),
         progress: false,

@@ -103,7 +103,8 @@ impl fmt::Debug for Shown<'_> {
 
 /// Whether the value of a client setting, of Java's or librdkafka's, is a secret.
 pub fn is_secret(name: &str) -> bool {
-    let is_place = name.ends_with(".location") || name.ends_with(".type");
+    let last = name.rsplit('.').next();
+    let is_place = matches!(last, Some("location" | "type"));
     let words = [
         "password",
         "secret",

@@ -463,12 +463,23 @@ impl<'a> Fleet<'a> {
             None => format!("start_at = \"{}\"\n", self.start_at.millis()),
             Some(_) => String::new(),
         };
+        let status = self
+            .args
+            .status_kafka
+            .as_ref()
+            .map_or_else(String::new, |brokers| {
+                format!(
+                    "[status]\ntype = \"kafka\"\nbootstrap_servers = {brokers:?}\ntopic = {:?}\n\
+                 properties = {{ \"status.storage.replication.factor\" = -1 }}\n",
+                    self.args.status_topic
+                )
+            });
         format!(
             "stream = {:?}\napplication = {:?}\nworker_id = {:?}\nshutdown_deadline = \"8s\"\n{start_at}\
              [lease_store]\ntype = \"dynamodb\"\n\
              [leases]\nfailover_time = \"{}\"\nshard_sync_interval = \"2s\"\n\
              [reading]\npoll_interval = \"200ms\"\n\
-             [handler]\ntype = \"stdout\"\n",
+             [handler]\ntype = \"stdout\"\n{status}",
             self.args.stream,
             self.application,
             worker_id.as_str(),
