@@ -166,6 +166,22 @@ impl Process {
         self.settled_stdout()
     }
 
+    /// Stops every thread of the process, and returns once they stand still.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let until = deadline();
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
+            // The state stands behind the name, which is in brackets.
+            stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+        };
+        while !std::fs::read_dir(&tasks).expect("threads").all(is_stopped) {
+            assert!(now() < until, "the process does not stop");
+            std::thread::yield_now();
+        }
+    }
+
     /// Sends a signal, such as `STOP`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use shardfleet::store::{LeaseStore, SqliteLeaseStore};
 use shardfleet::{ApplicationName, ExtendedSequenceNumber};
 
-use crate::harness::{Process, World, deadline, now, parse};
+use crate::harness::{PATIENCE, Process, World, deadline, now, parse};
 
 const SHARDS: u32 = 6;
 /// Records that a worker hands out at once.
@@ -49,6 +49,15 @@ impl Shared {
             .wait(|lines| lines.iter().any(|line| line.contains("reading orders")));
         assert!(is_open, "{id}: {:?}", worker.stderr().all());
         worker
+    }
+
+    /// Stops a worker between two of its writes: one that sleeps with the file locked keeps everybody from writing, which no other process can change.
+    fn freeze(&self, worker: &Process) {
+        let file = rusqlite::Connection::open(self.world.path("leases.sqlite")).expect("the file");
+        file.busy_timeout(PATIENCE).expect("a time");
+        file.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+        worker.freeze();
+        file.execute_batch("ROLLBACK").expect("unlocked");
     }
 
     /// Puts `count` records, each named after `phase`.
@@ -166,7 +175,7 @@ async fn frozen_beyond_expiry_a_worker_wakes_without_harm_and_joins_again() {
     shared.put("before", 6_000).await;
     let reads = sleeper.stdout().wait(|lines| !lines.is_empty());
     assert!(reads, "{:?}", sleeper.stderr().all());
-    sleeper.signal("STOP");
+    shared.freeze(&sleeper);
     shared.put("frozen", 2_000).await;
     shared
         .wait_held("the others read its shards", |held| {
