@@ -14,6 +14,10 @@ use crate::ids::{LeaseKey, ShardId, WorkerId};
 use crate::sequence::{ExtendedSequenceNumber, SequenceNumber};
 use crate::time::{Moment, Timestamp};
 
+mod control;
+
+pub use control::{Control, ControlRequest, TargetState, common_target};
+
 /// A lease row. Attribute names in the docs are the Java KCL's (`KCL: DynamoDBLeaseSerializer`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
@@ -45,6 +49,8 @@ pub struct Lease {
     /// `shardfleetStreamCreatedAt`, our own: when the stream was created, so that a stream that was deleted and created
     /// again under the same name is noticed.
     pub stream_created_at: Option<Timestamp>,
+    /// `shardfleetControl`, our own: what an operator asks of the shard.
+    pub control: Option<Control>,
 }
 
 /// The first half of a two-phase checkpoint.
@@ -115,12 +121,18 @@ impl Lease {
             checkpoint_owner: None,
             opened_at: None,
             stream_created_at: None,
+            control: None,
         }
     }
 
     /// Who reads and renews at present: `checkpointOwner` during a handoff, else `leaseOwner`.
     pub fn actual_owner(&self) -> Option<&WorkerId> {
         self.checkpoint_owner.as_ref().or(self.owner.as_ref())
+    }
+
+    /// What an operator asks of the shard.
+    pub fn control(&self) -> Control {
+        self.control.unwrap_or_default()
     }
 
     /// Whether every record of the shard was settled.
@@ -245,6 +257,8 @@ pub struct LeaseChange {
     pub opened_at: Change<OpenedAt>,
     /// `shardfleetStreamCreatedAt`
     pub stream_created_at: Option<Timestamp>,
+    /// `shardfleetControl`
+    pub control: Option<Control>,
 }
 
 /// A conditional write of one lease row.
@@ -456,6 +470,15 @@ impl LeaseWrite {
         )
     }
 
+    /// Asks something of a shard, whoever holds it. No part of ownership, so the counter stays.
+    pub fn control(lease: &Lease, request: ControlRequest) -> Self {
+        let change = LeaseChange {
+            control: Some(lease.control().with(request)),
+            ..LeaseChange::default()
+        };
+        Self::new(lease, Expectation::default(), change)
+    }
+
     /// The same write, which also notes when the stream was created.
     #[must_use]
     pub fn with_stream_created_at(mut self, at: Option<Timestamp>) -> Self {
@@ -509,6 +532,7 @@ impl LeaseWrite {
         after.hash_key_range = change.hash_key_range.or(after.hash_key_range);
         after.throughput_kbps = change.throughput_kbps.or(after.throughput_kbps);
         after.stream_created_at = change.stream_created_at.or(after.stream_created_at);
+        after.control = change.control.or(after.control);
         Some(after)
     }
 }

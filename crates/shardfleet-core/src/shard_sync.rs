@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hash_range::{self, HashKeyRange};
 use crate::ids::{LeaseKey, ShardId};
-use crate::lease::Lease;
+use crate::lease::{Control, Lease, common_target};
 use crate::sequence::{ExtendedSequenceNumber, SequenceNumber};
 use crate::shard::{ChildShard, Shard};
 use crate::time::Timestamp;
@@ -91,8 +91,14 @@ pub fn plan(view: &ShardSyncView<'_>) -> Result<ShardSyncPlan, ShardSyncError> {
     if let Some(named) = view.named_shard {
         create_named(view, named, &mut created);
     }
+    // An application that is paused does not begin to read because a shard was found.
+    let control = Control {
+        target: common_target(view.leases),
+        ..Control::default()
+    };
     for lease in created.values_mut() {
         lease.stream_created_at = view.stream_created_at;
+        lease.control = control.stored();
     }
     Ok(ShardSyncPlan {
         create: in_creation_order(view.shards, created),
@@ -342,14 +348,20 @@ fn in_creation_order(shards: &[Shard], mut created: BTreeMap<ShardId, Lease>) ->
 }
 
 /// The leases of a closed shard's children, to be created before its `SHARD_END` is written. They start at their oldest record always:
-/// whatever the application's initial position, it has been reading this line of shards (`KCL: ShutdownTask`).
-pub fn child_leases(children: &[ChildShard], stream_created_at: Option<Timestamp>) -> Vec<Lease> {
+/// whatever the application's initial position, it has been reading this line of shards (`KCL: ShutdownTask`). What an operator asked of the parent, `control`, holds
+/// for them too.
+pub fn child_leases(
+    children: &[ChildShard],
+    stream_created_at: Option<Timestamp>,
+    control: Control,
+) -> Vec<Lease> {
     children
         .iter()
         .map(|child| Lease {
             parent_shard_ids: child.parent_shard_ids.clone(),
             hash_key_range: Some(child.hash_key_range),
             stream_created_at,
+            control: control.inherited().stored(),
             ..Lease::new(&child.shard_id, ExtendedSequenceNumber::TrimHorizon)
         })
         .collect()

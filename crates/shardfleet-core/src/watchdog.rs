@@ -19,6 +19,12 @@ pub enum Standstill {
     AtTheTip,
     /// A parent is not read to its end.
     WaitingForParent(ShardId),
+    /// An operator has paused it.
+    Paused,
+    /// An operator has stopped it.
+    Stopped,
+    /// Its handler is ending, and another will go on.
+    Restarting,
     /// Its first iterator is asked for.
     Opening,
     /// The service answers that too much is read.
@@ -52,7 +58,10 @@ pub enum Standstill {
 impl Standstill {
     /// Whether it may last: it is a fault of nothing.
     pub fn is_healthy(&self) -> bool {
-        matches!(self, Self::AtTheTip | Self::WaitingForParent(_))
+        matches!(
+            self,
+            Self::AtTheTip | Self::WaitingForParent(_) | Self::Paused | Self::Stopped
+        )
     }
 
     /// Whether it is the same reason, whatever its numbers.
@@ -66,6 +75,9 @@ impl fmt::Display for Standstill {
         match self {
             Self::AtTheTip => write!(f, "everything was read; it waits for new records"),
             Self::WaitingForParent(parent) => write!(f, "its parent {parent} is not read to its end"),
+            Self::Paused => write!(f, "it is paused; resume it to read on"),
+            Self::Stopped => write!(f, "it is stopped; resume it to read on"),
+            Self::Restarting => write!(f, "it is being restarted"),
             Self::Opening => write!(f, "its first iterator is asked for"),
             Self::Throttled => write!(f, "Kinesis throttles its reads"),
             Self::ReadsFail(failures) => write!(f, "its reads fail ({failures} in a row)"),

@@ -63,6 +63,7 @@ pub use bytes::Bytes;
 pub use shardfleet_core as core;
 pub use shardfleet_core::ids::{ApplicationName, LeaseKey, ShardId, StreamName, WorkerId};
 pub use shardfleet_core::kpl::HashRangeFilter;
+pub use shardfleet_core::lease::{Control, ControlRequest, TargetState};
 pub use shardfleet_core::position::KinesisPosition;
 pub use shardfleet_core::read_budget::ReadLimits;
 pub use shardfleet_core::retry::Backoff;

@@ -1,6 +1,6 @@
 //! A running subscription: records as a stream, to be acked in any order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use shardfleet_core::ids::ShardId;
+use shardfleet_core::lease::ControlRequest;
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::status::StatusView;
 use tokio::sync::mpsc;
@@ -178,6 +179,23 @@ impl SubscriptionHandle {
     /// Waits until reading has ended: after a shutdown, or because of an error that is fatal, which was told before.
     pub async fn ended(&self) -> ShutdownReport {
         self.engine.ended().await
+    }
+
+    /// Asks something of shards, whichever worker of the fleet reads them: of all that are not read to their end, or of those named. It is kept in the lease rows, so that
+    /// it outlives workers, holds for shards that come of these, and is obeyed by each worker within a third of its failover time. Workers of the Java KCL do not know of it.
+    /// Returns the shards it was asked of.
+    ///
+    /// A shard that is paused keeps its handler, which gets no further call; records that a [`Subscription`] holds already are still handed over. One that is stopped ends its
+    /// handler. Asking for what is so already changes nothing.
+    ///
+    /// # Errors
+    /// When the lease store fails for longer than the failover time; some shards may have been asked by then.
+    pub async fn control(
+        &self,
+        request: ControlRequest,
+        shards: Option<&BTreeSet<ShardId>>,
+    ) -> Result<Vec<ShardId>, KinesisError> {
+        self.engine.control(request, shards).await
     }
 
     /// What each shard that is being read is doing, by id.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lease::TargetState;
 use proptest::prelude::*;
 
 const STEP: u128 = u128::MAX / 10;
@@ -181,7 +182,7 @@ fn leases_of_an_earlier_stream_of_the_same_name_are_refused() {
 #[test]
 fn children_found_at_a_parents_end_start_at_their_oldest_record() {
     let children = ChildShard::of_parent(&id(5), &tree());
-    let leases = child_leases(&children, None);
+    let leases = child_leases(&children, None, Control::default());
     let found: Vec<_> = leases
         .iter()
         .map(|l| (l.lease_key.as_str(), l.checkpoint.to_string()))
@@ -194,6 +195,38 @@ fn children_found_at_a_parents_end_start_at_their_oldest_record() {
         ]
     );
     assert_eq!(leases[0].parent_shard_ids, [id(5)]);
+}
+
+#[test]
+fn shards_that_come_to_a_paused_application_are_paused_too() {
+    let paused = Control {
+        target: TargetState::Paused,
+        restarts: 2,
+    };
+    let children = ChildShard::of_parent(&id(5), &tree());
+    let leases = child_leases(&children, None, paused);
+    let asked: Vec<_> = leases.iter().map(|lease| lease.control().to_string()).collect();
+    assert_eq!(asked, ["PAUSED 0", "PAUSED 0"]);
+
+    let shards = tree();
+    let known = [Lease {
+        control: Some(paused),
+        ..Lease::new(&shards[0].shard_id, ExtendedSequenceNumber::TrimHorizon)
+    }];
+    let view = ShardSyncView {
+        shards: &shards,
+        leases: &known,
+        initial_position: InitialPosition::TrimHorizon,
+        named_shard: None,
+        stream_created_at: None,
+    };
+    let created = plan(&view).expect("a plan").create;
+    assert!(!created.is_empty());
+    assert!(
+        created
+            .iter()
+            .all(|lease| lease.control().to_string() == "PAUSED 0")
+    );
 }
 
 #[test]

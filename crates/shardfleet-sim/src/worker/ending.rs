@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, ShardId};
-use shardfleet_core::lease::{Lease, LeaseWrite};
+use shardfleet_core::lease::{Control, Lease, LeaseWrite};
 use shardfleet_core::retry::Backoff;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::shard::{ChildShard, Shard};
@@ -23,7 +23,7 @@ impl Held {
         self.drained(process, None).await;
         let (children, shards) = self.find_children(process, children).await;
         if !process.has(Mutation::ForgetChildren) {
-            for child in child_leases(&children, Some(CREATED_AT)) {
+            for child in child_leases(&children, Some(CREATED_AT), Control::default()) {
                 // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
                 if !self.another_parent_comes_later(process, &child, &shards).await {
                     // Whoever lost the lease leaves this to its next holder, who may be done with the child by now.

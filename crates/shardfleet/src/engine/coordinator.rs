@@ -425,7 +425,8 @@ impl Coordinator {
                 && lease.checkpoint_owner.as_ref().is_some_and(|holder| holder != me);
             match shards.get(key) {
                 Some(entry) => {
-                    if lease.actual_owner() != Some(me) || lease.checkpoint_owner.is_some() {
+                    let is_asked = entry.lease.control() != lease.control();
+                    if is_asked || lease.actual_owner() != Some(me) || lease.checkpoint_owner.is_some() {
                         entry.lease.look_now();
                     }
                 }

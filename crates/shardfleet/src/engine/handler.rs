@@ -175,7 +175,7 @@ impl Handler {
                 biased;
                 () = self.lease.lost() => break,
                 () = self.stop.cancelled() => break,
-                input = inputs.recv() => match input {
+                input = self.next(&mut inputs) => match input {
                     Some(HandlerInput::Batch(batch)) => match self.process(&mut *processor, batch, &policy).await {
                         Outcome::Done | Outcome::Dropped => {}
                         // The shard stands still; its processor is told when that ends.
@@ -199,6 +199,12 @@ impl Handler {
             }
         }
         self.say_goodbye(&mut *processor).await;
+    }
+
+    /// The next input, once the shard is not paused.
+    async fn next(&self, inputs: &mut mpsc::Receiver<HandlerInput>) -> Option<HandlerInput> {
+        self.lease.not_paused().await;
+        inputs.recv().await
     }
 
     async fn initialize(
@@ -282,6 +288,13 @@ impl Handler {
         while let Some(first) = rest.first() {
             let call = if one_by_one { &rest[..1] } else { rest };
             let last = &call.last().unwrap_or(first).position;
+            // Of a batch that was begun when the shard was paused, the rest waits.
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => {}
+                () = self.lease.lost() => {}
+                () = self.lease.not_paused() => {}
+            }
             // Of a handler that is stopped, the call in progress is the last one.
             let may_go_on = !self.stop.is_cancelled() && self.lease.is_valid();
             if !may_go_on || !self.progress.deliver(batch.epoch, last, new) {

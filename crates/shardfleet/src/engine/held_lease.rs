@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardfleet_core::holding::{HoldVerdict, Holding, ThroughputMeter};
 use shardfleet_core::ids::{LeaseKey, WorkerId};
-use shardfleet_core::lease::{Lease, LeaseWrite, WriteOutcome};
+use shardfleet_core::lease::{Control, Lease, LeaseWrite, TargetState, WriteOutcome};
 use shardfleet_core::retry::Backoff;
 use shardfleet_core::time::Moment;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -47,6 +47,8 @@ pub(crate) struct HeldLease {
     reason: Mutex<Option<String>>,
     /// Who is to have the lease next, while that is so.
     next_owner: watch::Sender<Option<WorkerId>>,
+    /// What an operator asks of the shard, as of the last write.
+    control: watch::Sender<Control>,
     /// Makes the keeper write at once.
     nudge: Notify,
 }
@@ -80,6 +82,7 @@ impl HeldLease {
             terms: terms.clone(),
             valid_until: Mutex::new(holding.valid_until()),
             counter: AtomicU64::new(holding.row().counter),
+            control: watch::Sender::new(holding.row().control()),
             holding: tokio::sync::Mutex::new(holding),
             lost: CancellationToken::new(),
             reason: Mutex::new(None),
@@ -161,6 +164,28 @@ impl HeldLease {
         }
     }
 
+    /// What an operator asks of the shard. Each write shows it, so a request of another worker's arrives within a third of the failover time.
+    pub(crate) fn control(&self) -> Control {
+        *self.control.borrow()
+    }
+
+    /// Waits until something else is asked than `known`.
+    pub(crate) async fn asked_otherwise(&self, known: Control) {
+        let mut control = self.control.subscribe();
+        if control.wait_for(|asked| *asked != known).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits while the shard is paused.
+    pub(crate) async fn not_paused(&self) {
+        let mut control = self.control.subscribe();
+        let wait = control.wait_for(|asked| asked.target != TargetState::Paused);
+        if wait.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Makes the keeper write at once, which shows what others did to the row.
     pub(crate) fn look_now(&self) {
         self.nudge.notify_one();
@@ -219,6 +244,9 @@ impl HeldLease {
     fn publish(&self, holding: &Holding) {
         self.counter.store(holding.row().counter, Ordering::Relaxed);
         *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner) = holding.valid_until();
+        let asked = holding.row().control();
+        self.control
+            .send_if_modified(|known| std::mem::replace(known, asked) != asked);
         self.next_owner.send_if_modified(|known| {
             let next = holding.next_owner();
             let is_new = known.as_ref() != next;

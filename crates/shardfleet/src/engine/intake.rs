@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::coordinator::Coordinator;
 use super::progress::ShardProgress;
-use super::shard_task::{ShardTask, start_of};
-use super::{Context, HeldLease, ShardEntry, ShardStatus};
+use super::shard_task::{LifeEnd, ShardTask, start_of};
+use super::{Context, HeldLease, Seek, ShardEntry, ShardReport, ShardStatus};
 use crate::error::KinesisError;
 use crate::store::StoreError;
 
@@ -184,14 +184,48 @@ impl Coordinator {
         };
         context.shards().insert(key.clone(), entry);
         context.publishing.nudge();
-        let task = ShardTask::new(context, (lease, &row), progress, start, opened_to, status_to);
+        let opened_to = Some(opened_to);
+        let task = ShardTask::new(
+            Arc::clone(&context),
+            (lease, &row),
+            progress,
+            start,
+            opened_to,
+            status_to.clone(),
+        );
         self.tasks.spawn(async move {
-            let report = AssertUnwindSafe(task.run(seeks)).catch_unwind().await;
+            let lives = live(&context, task, seeks, status_to);
+            let report = AssertUnwindSafe(lives).catch_unwind().await;
             if report.is_err() {
                 tracing::error!(lease_key = %key, "the task of a shard panicked; this is a bug of shardfleet");
             }
             (key, report.ok())
         });
+    }
+}
+
+/// Reads a shard for as long as its lease is held, through as many lives as operators ask for.
+async fn live(
+    context: &Arc<Context>,
+    mut task: ShardTask,
+    mut seeks: mpsc::Receiver<Seek>,
+    status: watch::Sender<ShardStatus>,
+) -> ShardReport {
+    loop {
+        let lease = Arc::clone(&task.lease);
+        let start = match task.run(&mut seeks).await {
+            LifeEnd::Over(report) => return report,
+            LifeEnd::Restarts(start) => start,
+        };
+        let row = lease.lease().await;
+        let progress = Arc::new(ShardProgress::new(row.lease_key.shard_id()));
+        if let Some(entry) = context.shards().get_mut(&row.lease_key) {
+            entry.progress = Arc::clone(&progress);
+        }
+        status.send_replace(ShardStatus::Opening);
+        context.note_restart(&row.lease_key);
+        let held = (lease, &row);
+        task = ShardTask::new(Arc::clone(context), held, progress, start, None, status.clone());
     }
 }
 

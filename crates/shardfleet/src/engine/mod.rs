@@ -1,11 +1,12 @@
 //! The drivers below a subscription or a worker: one loop that finds and takes leases and leads the fleet where it is to, and for each lease held one task
 //! that keeps it and one that reads. Decisions are the core's; here is where they are carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
+use shardfleet_core::lease::ControlRequest;
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::{Moment, Timestamp};
@@ -22,6 +23,7 @@ pub(crate) use watchdog::FleetBoard;
 pub use watchdog::{FleetShard, FleetStatus, WorkerStatus};
 
 pub(crate) mod budget;
+mod control;
 mod coordinator;
 mod departure;
 mod election;
@@ -125,6 +127,12 @@ pub enum ShardStatus {
     WaitingForMemory,
     /// Everything was read and some of it is not settled yet.
     Draining,
+    /// An operator has paused it: nothing is read or handed out, and what was handed out may be settled.
+    Paused,
+    /// An operator has stopped it: it has no handler, and keeps its lease.
+    Stopped,
+    /// Its handler ends, and another will go on from the checkpoint.
+    Restarting,
     /// A handler failed for good.
     Failed {
         /// Its words.
@@ -317,6 +325,15 @@ impl Engine {
     /// What this worker knows of its fleet.
     pub(crate) fn fleet(&self) -> FleetStatus {
         self.context.fleet_status()
+    }
+
+    /// Asks something of shards that are not finished, whoever reads them: of all, or of those named. Which there were.
+    pub(crate) async fn control(
+        &self,
+        request: ControlRequest,
+        shards: Option<&BTreeSet<ShardId>>,
+    ) -> Result<Vec<ShardId>, KinesisError> {
+        control::request(&self.context, request, shards).await
     }
 
     /// What the status store shows.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shardfleet_core::ids::LeaseKey;
+use shardfleet_core::lease::{TargetState, common_target};
 use shardfleet_core::status::publisher::{
     ApplicationState, FleetPublisher, FleetSight, HeldTask, Speaker, StatusWrite, TaskEnd, TaskPublisher,
     task_number,
@@ -88,6 +89,14 @@ impl Context {
         }
     }
 
+    /// A shard begins anew in this worker's hands.
+    pub(super) fn note_restart(&self, key: &LeaseKey) {
+        if let Some(task) = task_number(&key.shard_id()) {
+            self.publishing.ends().push((task, TaskEnd::Restarting));
+            self.publishing.nudge();
+        }
+    }
+
     /// Lets the publisher say its last words. How many of them the store has not written.
     pub(super) async fn end_publishing(&self, publisher: AbortOnDropHandle<u64>, deadline: Moment) -> u64 {
         self.publishing.end.cancel();
@@ -127,10 +136,14 @@ fn end_of(entry: &ShardEntry, report: Option<&ShardReport>) -> TaskEnd {
 
 /// A handler that fails now and then is called again, which is nobody's business; one that panics, or gets nowhere, has failed until it succeeds.
 fn held_task(entry: &ShardEntry, now: Moment) -> HeldTask {
-    let given_up = match &*entry.status.borrow() {
-        ShardStatus::Failed { reason } => Some(reason.clone()),
-        _ => None,
-    };
+    let (mut asked, mut given_up) = (StatusState::Running, None);
+    match &*entry.status.borrow() {
+        ShardStatus::Failed { reason } => given_up = Some(reason.clone()),
+        ShardStatus::Paused => asked = StatusState::Paused,
+        ShardStatus::Stopped => asked = StatusState::Stopped,
+        ShardStatus::Restarting => asked = StatusState::Restarting,
+        _ => {}
+    }
     let trouble = || {
         let trouble = entry.progress.trouble()?;
         let is_failed = trouble.has_panicked || now.since(trouble.since) >= FAILS_FOR;
@@ -138,9 +151,7 @@ fn held_task(entry: &ShardEntry, now: Moment) -> HeldTask {
     };
     let trace = given_up.or_else(trouble);
     HeldTask {
-        state: trace
-            .as_ref()
-            .map_or(StatusState::Running, |_| StatusState::Failed),
+        state: trace.as_ref().map_or(asked, |_| StatusState::Failed),
         trace,
         taken_at: entry.taken_at,
         counter: entry.lease.counter(),
@@ -226,15 +237,19 @@ impl<'a> Publisher<'a> {
 
     fn look_at_fleet(&mut self, now: Moment, own: &BTreeSet<i32>, late: &Late<'_>) {
         let context = self.context;
-        let application = ApplicationState {
-            state: StatusState::Running,
-            trace: None,
-        };
         let fleet = self
             .fleet
             .get_or_insert_with(|| FleetPublisher::new(self.speaker.clone()));
         let view = context.publishing.store.view();
         let writes = context.fleet.with_leases(|board| {
+            let application = ApplicationState {
+                state: match common_target(board.leases.values()) {
+                    TargetState::Running => StatusState::Running,
+                    TargetState::Paused => StatusState::Paused,
+                    TargetState::Stopped => StatusState::Stopped,
+                },
+                trace: None,
+            };
             fleet.observe(&FleetSight {
                 now,
                 wall: context.clock.wall(),

@@ -30,7 +30,8 @@ pub(super) async fn write(
     children: Vec<ChildShard>,
 ) -> Result<(), HoldError> {
     let (children, shards) = find_children(context, shard_id, children).await;
-    for child in child_leases(&children, context.stream_created_at()) {
+    let control = lease.lease().await.control();
+    for child in child_leases(&children, context.stream_created_at(), control) {
         // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
         if !another_parent_comes_later(context, shard_id, &child, &shards).await {
             // Whoever lost the lease meanwhile leaves this to its next holder, who may be done with the child by now.

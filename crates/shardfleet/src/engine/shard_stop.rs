@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfleet_core::ids::WorkerId;
+use shardfleet_core::lease::{Control, TargetState};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use tokio::sync::mpsc;
 
@@ -38,13 +39,77 @@ impl ShardTask {
         }
     }
 
-    /// A handler failed for good: the shard keeps its lease and says why, until the worker's end.
+    /// Whether an operator asks for what only a new life can do: a restart, the end of the handler, or another one.
+    pub(super) fn is_to_restart(&self, asked: Control) -> bool {
+        let is_stopped = |control: Control| control.target == TargetState::Stopped;
+        asked.restarts != self.began_as.restarts || is_stopped(asked) != is_stopped(self.began_as)
+    }
+
+    /// What the shard did before it was paused or stopped, if it is.
+    pub(super) fn begin_pause(&mut self, target: TargetState) -> Option<ShardStatus> {
+        let status = match target {
+            TargetState::Running => return None,
+            TargetState::Paused => ShardStatus::Paused,
+            TargetState::Stopped => ShardStatus::Stopped,
+        };
+        // The worker opens without this shard, which begins when it is resumed.
+        self.answer_opener(Ok(()));
+        let before = self.status.send_replace(status);
+        self.context.publishing.nudge();
+        Some(before)
+    }
+
+    pub(super) fn end_pause(&mut self, before: Option<ShardStatus>) {
+        if let Some(before) = before {
+            self.status.send_replace(before);
+            self.context.publishing.nudge();
+        }
+    }
+
+    /// Brings this life of the shard to its end, with the lease in hand: nothing more is read, what the application holds may still be settled, and is checkpointed.
+    /// What is not settled within the handoff timeout comes again. `None` once all is ready for the next life.
+    pub(super) async fn restart(&mut self, target: TargetState) -> Option<ShardOutcome> {
+        let context = Arc::clone(&self.context);
+        tracing::info!(shard_id = %self.shard_id, target = target.name(), "the shard begins anew, as an operator asked");
+        if target != TargetState::Stopped && self.began_as.target != TargetState::Stopped {
+            self.status.send_replace(ShardStatus::Restarting);
+        }
+        self.answer_opener(Ok(()));
+        self.progress.stop_handing_over();
+        let timeout = context.settings.fleet.handoff_timeout;
+        if !self.drain(timeout).await {
+            return Some(self.stop().await);
+        }
+        let flush = self.lease.flush_persistently(&self.progress);
+        let flushed = crate::clock::within(&*context.clock, self.patience(), flush).await;
+        self.checkpoint_is_current = matches!(flushed, Some(Ok(())));
+        self.lease.is_lost().then_some(ShardOutcome::LeaseLost)
+    }
+
+    /// Lets what was handed out be settled, and ends the handler; whether no stop of the worker came in between.
+    async fn drain(&mut self, timeout: Duration) -> bool {
+        let context = Arc::clone(&self.context);
+        let drained = async {
+            if self.handler.is_some() {
+                self.stop_handler_within(timeout).await;
+            } else {
+                crate::clock::within(&*context.clock, timeout, self.progress.released()).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = context.stop.cancelled() => false,
+            () = drained => true,
+        }
+    }
+
+    /// A handler failed for good: the shard keeps its lease and says why, until the worker's end, or until an operator restarts it.
     pub(super) async fn stand_still(
         &mut self,
         seeks: &mut mpsc::Receiver<Seek>,
         at: ExtendedSequenceNumber,
         reason: String,
-    ) -> ShardOutcome {
+    ) -> Option<ShardOutcome> {
         self.status.send_replace(ShardStatus::Failed {
             reason: reason.clone(),
         });
@@ -59,15 +124,20 @@ impl ShardTask {
         self.answer_opener(Ok(()));
         self.context.report(failed.clone()).await;
         loop {
+            let asked = self.lease.control();
+            if self.is_to_restart(asked) {
+                return self.restart(asked.target).await;
+            }
             tokio::select! {
                 biased;
-                () = self.lease.lost() => return ShardOutcome::LeaseLost,
+                () = self.lease.lost() => return Some(ShardOutcome::LeaseLost),
                 () = self.context.stop.cancelled() => {
                     self.stop_handler().await;
-                    return self.flush_and_release().await;
+                    return Some(self.flush_and_release().await);
                 }
                 // Another worker may have more luck with the record.
-                to = self.context.handoff_of(&self.lease) => return self.hand_over(to).await,
+                to = self.context.handoff_of(&self.lease) => return Some(self.hand_over(to).await),
+                () = self.lease.asked_otherwise(asked) => {}
                 Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
             }
         }
@@ -109,18 +179,9 @@ impl ShardTask {
         self.answer_opener(Ok(()));
         self.progress.stop_handing_over();
         let timeout = context.settings.fleet.handoff_timeout;
-        let drained = async {
-            if self.handler.is_some() {
-                self.stop_handler_within(timeout).await;
-            } else {
-                crate::clock::within(&*context.clock, timeout, self.progress.released()).await;
-            }
-        };
-        tokio::select! {
-            biased;
+        if !self.drain(timeout).await {
             // Whatever stops the worker meanwhile gives the lease to its next owner as well.
-            () = context.stop.cancelled() => return self.stop().await,
-            () = drained => {}
+            return self.stop().await;
         }
         let outcome = self.flush_and_release().await;
         let unsettled = self.progress.held();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, ShardId};
-use shardfleet_core::lease::{Lease, LeaseWrite, OpenedAt};
+use shardfleet_core::lease::{Control, Lease, LeaseWrite, OpenedAt, TargetState};
 use shardfleet_core::position::{KinesisPosition, Remember, ShardStart};
 use shardfleet_core::reader::{Action, FailureReport, Gap, ReadFailure, Reader};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
@@ -56,8 +56,18 @@ pub(crate) struct ShardTask {
     pub(super) checkpoint_is_current: bool,
     /// The last failed read, in words.
     pub(super) last_failure: Option<String>,
+    /// What was asked of the shard when this life began.
+    pub(super) began_as: Control,
     /// What made the reader look whether the shard has ended.
     pub(super) unconfirmed: Option<KinesisApiError>,
+}
+
+/// How one life of a shard's task came out.
+pub(crate) enum LifeEnd {
+    /// The lease is not this worker's any more.
+    Over(ShardReport),
+    /// An operator wants another life, which is to start here.
+    Restarts(ShardStart),
 }
 
 /// Why reading broke off before the end of the shard.
@@ -69,31 +79,34 @@ enum Break {
 }
 
 impl ShardTask {
-    /// A task for a lease that was just taken. `opened` is told once the first iterator is there.
+    /// A task for a lease that is held. `opened` is told once the first iterator is there.
     pub(crate) fn new(
         context: Arc<Context>,
         (lease, row): (Arc<HeldLease>, &Lease),
         progress: Arc<ShardProgress>,
         start: ShardStart,
-        opened: oneshot::Sender<Result<(), KinesisError>>,
+        opened: Option<oneshot::Sender<Result<(), KinesisError>>>,
         status: watch::Sender<ShardStatus>,
     ) -> Self {
         let shard_id = row.lease_key.shard_id();
         let reader = Reader::new(context.settings.reader_policy(), start.iterator.clone());
         let handler = match &context.sink {
-            Sink::Processors(_) => Some(HandlerHandle::start(
-                Arc::clone(&context),
-                row,
-                Arc::clone(&lease),
-                Arc::clone(&progress),
-            )),
-            Sink::Subscription(_) => None,
+            Sink::Processors(_) if row.control().target != TargetState::Stopped => {
+                Some(HandlerHandle::start(
+                    Arc::clone(&context),
+                    row,
+                    Arc::clone(&lease),
+                    Arc::clone(&progress),
+                ))
+            }
+            Sink::Processors(_) | Sink::Subscription(_) => None,
         };
         Self {
             reader,
             start,
             remembered: false,
-            opened: Some(opened),
+            opened,
+            began_as: row.control(),
             parents: parents_to_wait_for(row),
             handler,
             hash_key_range: row.hash_key_range,
@@ -110,56 +123,81 @@ impl ShardTask {
         }
     }
 
-    /// Reads until the shard ends, the lease is lost, the reader gives up, or the worker stops.
-    pub(crate) async fn run(mut self, mut seeks: mpsc::Receiver<Seek>) -> ShardReport {
+    /// Reads until the shard ends, the lease is lost, the reader gives up, the worker stops, or an operator wants a new beginning.
+    pub(crate) async fn run(mut self, seeks: &mut mpsc::Receiver<Seek>) -> LifeEnd {
         let keeper = {
             let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
             // A task that ends in whatever way must not leave its lease renewed for ever.
             AbortOnDropHandle::new(tokio::spawn(async move { lease.keep(&progress).await }))
         };
-        let outcome = self.run_until_over(&mut seeks).await;
+        let outcome = self.run_until_over(seeks).await;
         let unsettled = self.progress.held();
+        let Some(outcome) = outcome else {
+            self.progress.close();
+            // What this life did not get to note on the row the next has to know.
+            let start = if self.remembered {
+                start_of(&self.lease.lease().await, &self.context.settings, false)
+            } else {
+                self.start
+            };
+            return LifeEnd::Restarts(start);
+        };
         if outcome == ShardOutcome::LeaseLost {
             self.progress.close();
             self.tell_lease_lost().await;
         }
         self.progress.close();
         drop(keeper);
-        ShardReport {
+        LifeEnd::Over(ShardReport {
             shard_id: self.shard_id.clone(),
             outcome,
             checkpoint: self.lease.lease().await.checkpoint,
             unsettled,
             checkpoint_is_current: self.checkpoint_is_current,
             failure: self.progress.failure().map(|(_, reason)| reason),
-        }
+        })
     }
 
-    async fn run_until_over(&mut self, seeks: &mut mpsc::Receiver<Seek>) -> ShardOutcome {
+    /// How the shard's task ended; `None` for one that an operator wants anew.
+    async fn run_until_over(&mut self, seeks: &mut mpsc::Receiver<Seek>) -> Option<ShardOutcome> {
         let context = Arc::clone(&self.context);
         let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
         loop {
-            tokio::select! {
+            let asked = lease.control();
+            if self.is_to_restart(asked) {
+                return self.restart(asked.target).await;
+            }
+            let resumed = self.begin_pause(asked.target);
+            let outcome = tokio::select! {
                 biased;
-                () = lease.lost() => return ShardOutcome::LeaseLost,
-                () = context.stop.cancelled() => return self.stop().await,
-                to = context.handoff_of(&lease) => return self.hand_over(to).await,
+                () = lease.lost() => ShardOutcome::LeaseLost,
+                () = context.stop.cancelled() => self.stop().await,
+                to = context.handoff_of(&lease) => self.hand_over(to).await,
                 (at, reason) = progress.failed() => return self.stand_still(seeks, at, reason).await,
-                Some(seek) = seeks.recv() => self.seek(seek).await,
-                broke = self.read() => match broke {
-                    Break::Ended => return ShardOutcome::Ended,
-                    Break::Lost => return ShardOutcome::LeaseLost,
-                    Break::GaveUp => return self.give_up().await,
+                () = lease.asked_otherwise(asked) => {
+                    self.end_pause(resumed);
+                    continue;
+                }
+                Some(seek) = seeks.recv() => {
+                    self.seek(seek).await;
+                    self.end_pause(resumed);
+                    continue;
+                }
+                broke = self.read(), if asked.target == TargetState::Running => match broke {
+                    Break::Ended => ShardOutcome::Ended,
+                    Break::Lost => ShardOutcome::LeaseLost,
+                    Break::GaveUp => self.give_up().await,
                     Break::AnotherStream(reason) => {
                         let stream = self.context.settings.stream.clone();
                         let error = KinesisError::AnotherStream { stream, reason };
                         self.answer_opener(Err(error.clone()));
                         self.context.report(error).await;
                         self.lease.release(self.patience()).await;
-                        return ShardOutcome::AnotherStream;
+                        ShardOutcome::AnotherStream
                     }
                 },
-            }
+            };
+            return Some(outcome);
         }
     }
 

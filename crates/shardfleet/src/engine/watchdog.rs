@@ -9,7 +9,7 @@ use std::time::Duration;
 use shardfleet_core::assignment::AssignmentReport;
 use shardfleet_core::fleet::FleetSnapshot;
 use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
-use shardfleet_core::lease::{Lease, LeaseClock};
+use shardfleet_core::lease::{Lease, LeaseClock, TargetState};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::Moment;
 use shardfleet_core::watchdog::{Sighting, Standstill, Watchdog};
@@ -85,6 +85,8 @@ pub struct FleetShard {
     pub owner: Option<WorkerId>,
     /// Who is to read it next, while a handoff is under way.
     pub next_owner: Option<WorkerId>,
+    /// What is asked of it.
+    pub target: TargetState,
     /// Up to where it is settled.
     pub checkpoint: ExtendedSequenceNumber,
     /// Why it does not move, and for how long; `None` for a shard that moves, is finished, or is read by another worker.
@@ -173,6 +175,7 @@ impl Context {
                     shard_id: lease.lease_key.shard_id(),
                     owner: lease.actual_owner().cloned(),
                     next_owner: lease.checkpoint_owner.as_ref().and(lease.owner.clone()),
+                    target: lease.control().target,
                     checkpoint: lease.checkpoint.clone(),
                     standstill: state
                         .stalls
@@ -230,6 +233,9 @@ fn sighting_of(entry: &ShardEntry) -> Sighting {
         ShardStatus::Throttled => Standstill::Throttled,
         ShardStatus::ReadsFail { failures } => Standstill::ReadsFail(failures),
         ShardStatus::Failed { reason } => Standstill::Failed(reason),
+        ShardStatus::Paused => Standstill::Paused,
+        ShardStatus::Stopped => Standstill::Stopped,
+        ShardStatus::Restarting => Standstill::Restarting,
         ShardStatus::HandingOver { to } => Standstill::HandoffUnderWay(to),
         _ if is_busy => Standstill::HandlerBusy,
         ShardStatus::WaitingForAcks { held_by } => Standstill::BufferFull(held_by),

@@ -3,6 +3,8 @@
 mod acks;
 mod another_stream;
 mod batches;
+
+mod controls;
 mod data_loss;
 mod failover;
 mod failures;

@@ -139,11 +139,11 @@ async fn the_file_belongs_to_one_application_and_to_known_releases() {
     );
 
     let raw = Connection::open(&path).expect("open");
-    raw.pragma_update(None, "user_version", 3).expect("pragma");
+    raw.pragma_update(None, "user_version", 4).expect("pragma");
     let (kind, text) = refusal(&open(&path)).await;
     assert_eq!(kind, StoreErrorKind::Invalid);
     assert!(
-        text.contains("schema version 3, this release knows versions up to 2"),
+        text.contains("schema version 4, this release knows versions up to 3"),
         "{text}"
     );
 }

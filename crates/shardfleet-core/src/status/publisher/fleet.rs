@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Insistence, Speaker, StatusWrite, generation_of, task_number};
 use crate::ids::LeaseKey;
-use crate::lease::Lease;
+use crate::lease::{Lease, TargetState};
 use crate::status::{StatusKey, StatusState, StatusValue, StatusView, TopicStatus, WorkStatus, WriteMode};
 use crate::time::{Moment, Timestamp};
 
@@ -13,6 +13,8 @@ use crate::time::{Moment, Timestamp};
 const UNOWNED_AFTER: Duration = Duration::from_secs(2);
 /// How long a worker may hold a lease and not say so. Workers of the Java KCL never do.
 const SILENT_AFTER: Duration = Duration::from_secs(10);
+/// How long a task that was stopped may have a status: its holder deletes it first.
+const STOPPED_AFTER: Duration = Duration::from_secs(10);
 /// How long a finished lease may have a status: who finished it deletes it first.
 const FINISHED_AFTER: Duration = Duration::from_secs(10);
 /// How long a status may have no lease. A look at a table that was cut short must not delete anything.
@@ -69,6 +71,8 @@ enum Wrong {
     Expired,
     /// It is another worker's than the status says.
     Silent(String),
+    /// An operator has stopped it, so that it is no task.
+    Stopped,
     /// The shard was read to its end.
     Finished,
     /// There is no lease.
@@ -81,6 +85,7 @@ impl Wrong {
             Self::Unowned => UNOWNED_AFTER,
             Self::Expired => Duration::ZERO,
             Self::Silent(_) => SILENT_AFTER,
+            Self::Stopped => STOPPED_AFTER,
             Self::Finished => FINISHED_AFTER,
             Self::Missing => MISSING_AFTER,
         }
@@ -205,7 +210,7 @@ impl FleetPublisher {
                     ..status
                 })
             }
-            Wrong::Finished | Wrong::Missing => None,
+            Wrong::Stopped | Wrong::Finished | Wrong::Missing => None,
         };
         self.insist(sight, key, value.map(Into::into), WriteMode::Safe)
     }
@@ -232,6 +237,9 @@ fn wrong_with(sight: &FleetSight<'_>, lease: Option<&Lease>, shown: Option<&Work
     };
     if lease.is_finished() {
         return shown.map(|_| Wrong::Finished);
+    }
+    if lease.control().target == TargetState::Stopped {
+        return shown.map(|_| Wrong::Stopped);
     }
     match lease.actual_owner() {
         None if says_unassigned => None,

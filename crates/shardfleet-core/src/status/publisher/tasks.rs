@@ -31,6 +31,8 @@ pub enum TaskEnd {
         /// The lease's counter as last written.
         counter: u64,
     },
+    /// It begins anew in this worker's hands.
+    Restarting,
     /// The lease was released, handed over or lost.
     Left {
         /// Why, if it was not meant to.
@@ -79,8 +81,10 @@ impl TaskPublisher {
     ) -> Vec<StatusWrite> {
         let mut writes = Vec::new();
         for (task, end) in ended {
-            // One that was taken anew is in its next life already.
-            if !held.contains_key(&task) {
+            if end == TaskEnd::Restarting {
+                writes.extend(self.restart(now, task));
+            } else if !held.contains_key(&task) {
+                // One that was taken anew is in its next life already.
                 writes.extend(self.end(task, end));
             }
         }
@@ -127,7 +131,7 @@ impl TaskPublisher {
             generation = shown.generation.saturating_add(1);
         }
         let status = self.speaker.status(held.state, held.trace.clone(), generation);
-        let mode = if before.is_none() {
+        let mode = if before.is_none() || held.state == StatusState::Stopped {
             WriteMode::Plain
         } else {
             WriteMode::Safe
@@ -139,8 +143,10 @@ impl TaskPublisher {
             }
             None => true,
         };
+        // A task that was stopped is none (Connect: a stopped connector has no tasks).
+        let value = (held.state != StatusState::Stopped).then(|| status.clone());
         if !is_news {
-            if shown == Some(&status) {
+            if shown == value.as_ref() {
                 self.insistence.forget(&key);
                 return None;
             }
@@ -160,8 +166,27 @@ impl TaskPublisher {
         self.lives.insert(task, life);
         Some(StatusWrite {
             key,
-            value: Some(status.into()),
+            value: value.map(Into::into),
             mode,
+        })
+    }
+
+    /// Said even where the next life has begun, so that whoever asked for the restart sees that there was one. It stays the same life, as in Connect.
+    fn restart(&mut self, now: Moment, task: i32) -> Option<StatusWrite> {
+        let life = self.lives.get_mut(&task)?;
+        if matches!(life.said.state, StatusState::Stopped | StatusState::Restarting) {
+            return None;
+        }
+        let key = self.speaker.task(task);
+        let trace = life.said.trace.take();
+        life.said = self
+            .speaker
+            .status(StatusState::Restarting, trace, life.said.generation);
+        self.insistence.note(now, &key);
+        Some(StatusWrite {
+            key,
+            value: Some(life.said.clone().into()),
+            mode: WriteMode::Safe,
         })
     }
 
@@ -172,11 +197,19 @@ impl TaskPublisher {
         let said = life.as_ref().map(|life| life.said.generation);
         let seen = life.as_ref().map_or(0, |life| life.counter);
         let (status, mode) = match end {
+            TaskEnd::Restarting => return None,
             TaskEnd::Finished => (None, WriteMode::Plain),
             TaskEnd::Failed { trace, counter } => {
                 let generation = generation_of(counter.max(seen)).max(said.unwrap_or_default());
                 let status = self.speaker.status(StatusState::Failed, Some(trace), generation);
                 (Some(status), WriteMode::Safe)
+            }
+            TaskEnd::Left { .. }
+                if life
+                    .as_ref()
+                    .is_some_and(|life| life.said.state == StatusState::Stopped) =>
+            {
+                return None;
             }
             TaskEnd::Left { trace, counter } => {
                 // Readers take an UNASSIGNED for late that has no higher generation than the RUNNING before it. Of a life that nobody heard of, or whose end was

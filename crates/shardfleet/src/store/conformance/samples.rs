@@ -2,7 +2,7 @@
 
 use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
-use shardfleet_core::lease::{Lease, OpenedAt, PendingCheckpoint};
+use shardfleet_core::lease::{Control, Lease, OpenedAt, PendingCheckpoint, TargetState};
 use shardfleet_core::sequence::{ExtendedSequenceNumber, SequenceNumber};
 use shardfleet_core::time::Timestamp;
 
@@ -53,6 +53,10 @@ pub(crate) fn full_lease(number: u32) -> Lease {
         throughput_kbps: Some(12.019_231),
         opened_at: Some(OpenedAt::Latest(Timestamp::from_millis(1_796_080_231_123))),
         stream_created_at: Some(Timestamp::from_millis(1_796_080_000_000)),
+        control: Some(Control {
+            target: TargetState::Paused,
+            restarts: 3,
+        }),
         ..new_lease(number)
     }
 }

@@ -7,7 +7,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::WorkerId;
 use shardfleet_core::lease::{
-    Expect, Expectation, Lease, LeaseChange, LeaseWrite, PendingCheckpoint, WriteOutcome,
+    ControlRequest, Expect, Expectation, Lease, LeaseChange, LeaseWrite, PendingCheckpoint, TargetState,
+    WriteOutcome,
 };
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::Timestamp;
@@ -112,13 +113,16 @@ pub(super) async fn repositions(store: Arc<dyn LeaseStore>) -> Verdict {
 pub(super) async fn facts(store: Arc<dyn LeaseStore>) -> Verdict {
     against_all_rows(
         &*store,
-        "record_children, record_hash_key_range and with_stream_created_at",
+        "record_children, record_hash_key_range, control and with_stream_created_at",
         |seen| {
             let created_at = Some(Timestamp::from_millis(1_796_080_000_001));
             let mut writes = vec![
                 LeaseWrite::record_children(seen, vec![shard(20), shard(21)]),
                 LeaseWrite::record_children(seen, Vec::new()),
                 LeaseWrite::renew(seen, None).with_stream_created_at(created_at),
+                LeaseWrite::control(seen, ControlRequest::Target(TargetState::Stopped)),
+                LeaseWrite::control(seen, ControlRequest::Target(TargetState::Running)),
+                LeaseWrite::control(seen, ControlRequest::Restart),
             ];
             let range = HashKeyRange::new(1, u128::MAX);
             writes.extend(

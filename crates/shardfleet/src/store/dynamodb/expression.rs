@@ -126,6 +126,9 @@ impl Writer {
         if let Some(at) = change.stream_created_at {
             self.set(item::STREAM_CREATED_AT, item::number(at.millis()));
         }
+        if let Some(control) = change.control {
+            self.set(item::CONTROL, item::text(&control.to_string()));
+        }
     }
 
     fn count(&mut self, name: &str, change: CountChange) {

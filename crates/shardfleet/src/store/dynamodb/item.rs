@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
 use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
-use shardfleet_core::lease::{Lease, OpenedAt, PendingCheckpoint};
+use shardfleet_core::lease::{Control, Lease, OpenedAt, PendingCheckpoint};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::Timestamp;
 
@@ -36,6 +36,7 @@ pub(super) const STREAM_NAME: &str = "streamName";
 pub(super) const SHARD_ID: &str = "shardId";
 pub(super) const OPENED_AT: &str = "shardfleetOpenedAt";
 pub(super) const STREAM_CREATED_AT: &str = "shardfleetStreamCreatedAt";
+pub(super) const CONTROL: &str = "shardfleetControl";
 
 /// The `entityType` of a lease. Rows without one are leases of KCL releases before 3.5.
 pub(super) const ENTITY_LEASE: &str = "LEASE";
@@ -92,6 +93,9 @@ pub(super) fn to_item(lease: &Lease) -> Item {
     if let Some(at) = lease.stream_created_at {
         put(STREAM_CREATED_AT, number(at.millis()));
     }
+    if let Some(control) = lease.control {
+        put(CONTROL, text(&control.to_string()));
+    }
     item
 }
 
@@ -145,6 +149,13 @@ pub(super) fn from_item(item: &Item) -> Result<Lease, String> {
         })
         .transpose()?;
     lease.stream_created_at = number_of(item, STREAM_CREATED_AT)?.map(Timestamp::from_millis);
+    lease.control = text_of(item, CONTROL)?
+        .map(|control| {
+            Control::parse(control).map_err(|got| {
+                format!("{CONTROL} is {got:?}; RUNNING, PAUSED or STOPPED, a blank and a number are expected")
+            })
+        })
+        .transpose()?;
     Ok(lease)
 }
 

@@ -11,7 +11,7 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Marks the file as ours in SQLite's header: "sflt".
 const APPLICATION_ID: i32 = 0x7366_6C74;
-const SCHEMA_VERSION: i32 = 2;
+const SCHEMA_VERSION: i32 = 3;
 /// How long to wait for another process's transaction. They take milliseconds, so this means a stopped process or a dead disk.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const OPEN_ATTEMPTS: u32 = 50;
@@ -59,6 +59,9 @@ CREATE TABLE worker_metric_stats (
     support_code_updated_seconds INTEGER
 ) STRICT, WITHOUT ROWID;
 ";
+
+/// What version 3 adds.
+const CONTROL_SCHEMA: &str = "ALTER TABLE lease ADD COLUMN control TEXT;";
 
 /// The file as its thread knows it: opened when it is first needed, and again after an attempt that failed.
 pub(super) struct LeaseFile {
@@ -223,8 +226,11 @@ fn initialize(
             transaction.execute("INSERT INTO fleet VALUES (?1)", [application_name.as_str()])?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
-        if version < SCHEMA_VERSION {
+        if version < 2 {
             transaction.execute_batch(FLEET_SCHEMA)?;
+        }
+        if version < SCHEMA_VERSION {
+            transaction.execute_batch(CONTROL_SCHEMA)?;
             transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         }
         transaction.commit()

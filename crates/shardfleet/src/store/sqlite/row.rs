@@ -5,7 +5,7 @@
 use rusqlite::{Row, Transaction, params};
 use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::{ShardId, WorkerId};
-use shardfleet_core::lease::{Lease, OpenedAt, PendingCheckpoint};
+use shardfleet_core::lease::{Control, Lease, OpenedAt, PendingCheckpoint};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::Timestamp;
 
@@ -13,7 +13,7 @@ use shardfleet_core::time::Timestamp;
 pub(super) const COLUMNS: &str = "lease_key, owner, counter, owner_switches_since_checkpoint, checkpoint, \
      checkpoint_sub_sequence_number, pending_checkpoint, pending_checkpoint_sub_sequence_number, \
      pending_checkpoint_state, parent_shard_ids, child_shard_ids, starting_hash_key, ending_hash_key, \
-     throughput_kbps, checkpoint_owner, opened_at, stream_created_at";
+     throughput_kbps, checkpoint_owner, opened_at, stream_created_at, control";
 
 // The service allows letters, digits, `_`, `.` and `-` in a shard id.
 const BETWEEN_SHARDS: &str = ",";
@@ -38,7 +38,7 @@ pub(super) fn update(transaction: &Transaction<'_>, lease: &Lease) -> rusqlite::
 fn write(transaction: &Transaction<'_>, verb: &str, lease: &Lease) -> rusqlite::Result<usize> {
     let sql = format!(
         "{verb} INTO lease ({COLUMNS}) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"
     );
     let pending = lease.pending_checkpoint.as_ref();
     transaction.prepare_cached(&sql)?.execute(params![
@@ -59,6 +59,7 @@ fn write(transaction: &Transaction<'_>, verb: &str, lease: &Lease) -> rusqlite::
         lease.checkpoint_owner.as_ref().map(WorkerId::as_str),
         lease.opened_at.as_ref().map(ToString::to_string),
         lease.stream_created_at.map(|at| at.millis().cast_signed()),
+        lease.control.map(|control| control.to_string()),
     ])
 }
 
@@ -108,6 +109,10 @@ fn try_read(row: &Row<'_>, lease_key: &str) -> Result<Lease, String> {
         lease.opened_at = Some(opened_at);
     }
     lease.stream_created_at = number(16)?.map(Timestamp::from_millis);
+    if let Some(control) = text(17)? {
+        let control = Control::parse(&control).map_err(|got| format!("control is {got:?}"))?;
+        lease.control = Some(control);
+    }
     Ok(lease)
 }
 

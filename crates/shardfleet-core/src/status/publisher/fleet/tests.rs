@@ -232,3 +232,20 @@ fn task_numbers_end_where_connects_end() {
     assert_eq!(number("shard"), None);
     assert_eq!(number(""), None);
 }
+
+#[test]
+fn a_shard_that_is_stopped_has_no_status_whoever_left_it() {
+    let mut fleet = Fleet::new().with_lease(1, Some("java"), 5);
+    fleet.says(1, "java", StatusState::Running, 5);
+    for lease in fleet.leases.values_mut() {
+        lease.control = Some(crate::lease::Control {
+            target: TargetState::Stopped,
+            restarts: 0,
+        });
+    }
+    let mut leader = FleetPublisher::new(Speaker::new("orders", "w1"));
+    fleet.look(&mut leader, 0);
+    assert!(fleet.view.task("orders", 1).is_some(), "its holder speaks first");
+    fleet.look(&mut leader, 11);
+    assert!(fleet.view.task("orders", 1).is_none());
+}

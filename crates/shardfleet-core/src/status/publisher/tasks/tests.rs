@@ -245,3 +245,61 @@ fn a_leader_that_took_us_for_dead_is_contradicted() {
         Some(StatusState::Running)
     );
 }
+
+#[test]
+fn a_task_that_is_stopped_is_none_until_it_runs_again() {
+    let (mut publisher, mut view) = (publisher("w1"), StatusView::default());
+    let in_state = |state| {
+        held([(
+            3,
+            HeldTask {
+                state,
+                ..running(7, 8)
+            },
+        )])
+    };
+    let writes = publisher.observe(at(0), &in_state(StatusState::Paused), vec![], &view, NEVER);
+    assert_eq!(land(&mut view, writes), [(3, Some((StatusState::Paused, 7)))]);
+    let writes = publisher.observe(at(1), &in_state(StatusState::Stopped), vec![], &view, NEVER);
+    assert_eq!(land(&mut view, writes), [(3, None)]);
+    // Nothing is insisted on, and a release is no news either.
+    let writes = publisher.observe(at(100), &in_state(StatusState::Stopped), vec![], &view, NEVER);
+    assert_eq!(writes, []);
+    let writes = publisher.observe(at(101), &in_state(StatusState::Running), vec![], &view, NEVER);
+    assert_eq!(land(&mut view, writes), [(3, Some((StatusState::Running, 7)))]);
+    let writes = publisher.observe(at(102), &in_state(StatusState::Stopped), vec![], &view, NEVER);
+    land(&mut view, writes);
+    let left = TaskEnd::Left {
+        trace: None,
+        counter: 9,
+    };
+    let writes = publisher.observe(at(103), &held([]), vec![(3, left)], &view, NEVER);
+    assert_eq!(writes, []);
+}
+
+#[test]
+fn a_restart_is_told_although_the_next_life_has_begun() {
+    let (mut publisher, mut view) = (publisher("w1"), StatusView::default());
+    let failed = HeldTask {
+        state: StatusState::Failed,
+        trace: Some("no more".to_owned()),
+        ..running(7, 8)
+    };
+    let writes = publisher.observe(at(0), &held([(3, failed)]), vec![], &view, NEVER);
+    land(&mut view, writes);
+    let restarted = vec![(3, TaskEnd::Restarting)];
+    let writes = publisher.observe(at(1), &held([(3, running(7, 9))]), restarted, &view, NEVER);
+    let trace = writes[0].value.as_ref().and_then(StatusValue::work);
+    assert_eq!(trace.and_then(|status| status.trace.as_deref()), Some("no more"));
+    assert_eq!(
+        land(&mut view, writes),
+        [
+            (3, Some((StatusState::Restarting, 7))),
+            (3, Some((StatusState::Running, 7)))
+        ]
+    );
+    // Of a task that was not told of there is nothing to tell.
+    let restarted = vec![(4, TaskEnd::Restarting)];
+    let writes = publisher.observe(at(2), &held([(3, running(7, 9))]), restarted, &view, NEVER);
+    assert_eq!(writes, []);
+}
