@@ -8,6 +8,7 @@ pub mod dev;
 mod exit;
 mod output;
 mod redrive;
+mod rest;
 mod run;
 mod stamp;
 mod status;

@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use futures::Stream;
-use shardfleet_core::ids::ShardId;
+use shardfleet_core::ids::{ShardId, WorkerId};
 use shardfleet_core::lease::ControlRequest;
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::status::StatusView;
@@ -164,6 +164,11 @@ pub struct SubscriptionHandle {
 impl SubscriptionHandle {
     pub(crate) fn new(engine: Engine) -> Self {
         Self { engine }
+    }
+
+    /// Who this worker is, in the lease table and in statuses.
+    pub fn worker_id(&self) -> WorkerId {
+        self.engine.settings().worker_id.clone()
     }
 
     /// As [`Subscription::seek`].

@@ -1,5 +1,6 @@
 //! The config file of `shardfleet run`: read as TOML, checked as a whole, every problem named at once.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::args::{From, parse_position};
 mod fleet;
 mod kcl;
 mod lease_store;
+mod rest;
 mod section;
 mod status;
 #[cfg(test)]
@@ -40,6 +42,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) handler: HandlerConfig,
     pub(crate) errors: ErrorsConfig,
     pub(crate) status: StatusConfig,
+    /// Where the REST interface listens, if there is one.
+    pub(crate) rest: Option<SocketAddr>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,7 +122,7 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, String> {
 }
 
 /// The tables of the file.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "aws",
     "lease_store",
     "leases",
@@ -128,6 +132,7 @@ const TABLES: [&str; 9] = [
     "handler",
     "errors",
     "status",
+    "rest",
 ];
 
 fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
@@ -146,6 +151,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         hour,
     );
     let shutdown_deadline = root.duration("shutdown_deadline", Duration::from_secs(30), Duration::ZERO, hour);
+    let has_rest = root.has("rest");
     let tables = TABLES.map(|name| root.table(name));
     root.finish();
     let [
@@ -158,6 +164,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         handler,
         errors,
         status,
+        rest,
     ] = tables;
     let mut settings = FleetSettings::default();
     let aws = aws_config(Section::new("aws", aws, findings));
@@ -177,6 +184,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         handler: handler_config(Section::new("handler", handler, findings)),
         errors: errors_config(Section::new("errors", errors, findings)),
         status: status::read(Section::new("status", status, findings), &application),
+        rest: has_rest.then(|| rest::read(Section::new("rest", rest, findings))),
         stream,
         application,
         worker_id,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shardfleet::clock::{Clock, SystemClock};
 use shardfleet::dead_letter::DeadLetterFile;
-use shardfleet::status::KafkaSettings;
+use shardfleet::status::{KafkaSettings, StatusStore};
 use shardfleet::store::{
     DynamoDbLeaseStore, DynamoDbLeaseStoreBuilder, LeaseStore, MemoryLeaseStore, SqliteLeaseStore,
 };
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use crate::args::{AwsArgs, RunArgs};
 use crate::exit::Failure;
 use crate::output::{result_line, say};
+use crate::rest::{Rest, Shown};
 
 mod child;
 mod config;
@@ -65,6 +66,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     if args.fleet_member {
         parent::end_with_standard_input();
     }
+    let shares_statuses = topic.is_some();
     // Listened for from the start, so that a stop while the worker opens releases its leases too.
     let mut signals = Signals::listen()?;
     let statuses = tokio::select! {
@@ -73,9 +75,22 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
         statuses = statuses::start(topic) => statuses?,
     };
     let stream = stream.status_store(Arc::clone(&statuses)).build()?;
-    let result = work(&config, &stream, &mut signals, args.fleet_member).await;
+    let rest = match config.rest {
+        Some(listen) => Some(Rest::start(listen, shown(&config, &statuses, shares_statuses)).await?),
+        None => None,
+    };
+    let result = work(&config, &stream, &mut signals, args.fleet_member, rest.as_ref()).await;
     statuses::close(&*statuses).await;
     result
+}
+
+fn shown(config: &WorkerConfig, statuses: &Arc<dyn StatusStore>, shares_statuses: bool) -> Shown {
+    Shown {
+        application: config.application.clone(),
+        stream: config.stream.clone(),
+        statuses: Arc::clone(statuses),
+        shares_statuses,
+    }
 }
 
 /// Opens the stream, reads until something ends it, and stops in order.
@@ -84,6 +99,7 @@ async fn work(
     stream: &KinesisStream,
     signals: &mut Signals,
     is_fleet_member: bool,
+    rest: Option<&Rest>,
 ) -> Result<(), Failure> {
     let output_closed = Arc::new(Notify::new());
     let worker = {
@@ -101,6 +117,9 @@ async fn work(
             }
         }
     };
+    if let Some(rest) = rest {
+        rest.opened(worker.clone());
+    }
     say(&format!(
         "reading {} as {}; SIGTERM or Ctrl-C stops in order",
         config.stream, config.application
@@ -110,6 +129,9 @@ async fn work(
         () = signals.next() => say("stopping; another signal ends it at once"),
         () = output_closed.notified() => say("standard output is closed; stopping"),
         report = worker.ended() => {
+            if let Some(rest) = rest {
+                rest.ended();
+            }
             print_report(&report);
             return Err(Failure::run("reading has ended; the last error above says why"));
         }

@@ -6,5 +6,6 @@ mod fleet;
 mod harness;
 mod kill;
 mod producer;
+mod rest;
 mod sharing;
 mod tail_command;

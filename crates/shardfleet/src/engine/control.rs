@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use shardfleet_core::ids::ShardId;
 use shardfleet_core::lease::{ControlRequest, Lease, LeaseWrite, WriteOutcome};
 use shardfleet_core::retry::Backoff;
@@ -24,24 +24,7 @@ pub(super) async fn request(
     request: ControlRequest,
     shards: Option<&BTreeSet<ShardId>>,
 ) -> Result<Vec<ShardId>, KinesisError> {
-    let asked = async {
-        let scan = persist(context, async || context.store.scan().await).await?;
-        let is_concerned = |lease: &Lease| {
-            let is_named = shards.is_none_or(|shards| shards.contains(&lease.lease_key.shard_id()));
-            is_named && !lease.is_finished()
-        };
-        let leases = scan.leases.into_iter().filter(is_concerned);
-        let writes = leases.map(|lease| async move {
-            ask(context, &lease, request)
-                .await
-                .map(|is_there| is_there.then(|| lease.lease_key.shard_id()))
-        });
-        let asked: Vec<Option<ShardId>> = futures::stream::iter(writes)
-            .buffer_unordered(AT_ONCE)
-            .try_collect()
-            .await?;
-        Ok(asked.into_iter().flatten().collect())
-    };
+    let asked = ask_all(context, request, shards);
     let late = || {
         let doing = format!("asking something of shards in {}", context.store.describe());
         let reason = format!(
@@ -64,20 +47,46 @@ pub(super) async fn request(
     Ok(asked)
 }
 
-/// Whether the lease is still there.
-async fn ask(context: &Arc<Context>, lease: &Lease, request: ControlRequest) -> Result<bool, StoreError> {
+async fn ask_all(
+    context: &Arc<Context>,
+    request: ControlRequest,
+    shards: Option<&BTreeSet<ShardId>>,
+) -> Result<Vec<ShardId>, StoreError> {
+    let scan = persist(context, || context.store.scan()).await?;
+    let is_concerned = |lease: &Lease| {
+        let is_named = shards.is_none_or(|shards| shards.contains(&lease.lease_key.shard_id()));
+        is_named && !lease.is_finished()
+    };
+    let leases = scan.leases.into_iter().filter(is_concerned);
+    let writes: Vec<_> = leases
+        .map(|lease| ask(Arc::clone(context), lease, request).boxed())
+        .collect();
+    let asked: Vec<Option<ShardId>> = futures::stream::iter(writes)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
+    Ok(asked.into_iter().flatten().collect())
+}
+
+/// The shard, if its lease is still there.
+async fn ask(
+    context: Arc<Context>,
+    lease: Lease,
+    request: ControlRequest,
+) -> Result<Option<ShardId>, StoreError> {
+    let shard_id = lease.lease_key.shard_id();
     if lease.control().with(request) == lease.control() {
-        return Ok(true);
+        return Ok(Some(shard_id));
     }
-    let write = LeaseWrite::control(lease, request);
-    let outcome = persist(context, async || context.store.update(&write).await).await?;
-    Ok(matches!(outcome, WriteOutcome::Written(_)))
+    let write = LeaseWrite::control(&lease, request);
+    let outcome = persist(&context, || context.store.update(&write)).await?;
+    Ok(matches!(outcome, WriteOutcome::Written(_)).then_some(shard_id))
 }
 
 /// Tries again while the store says that it may pass. What is written may be written twice.
-async fn persist<T>(
+async fn persist<T, F: Future<Output = Result<T, StoreError>>>(
     context: &Context,
-    attempt: impl AsyncFn() -> Result<T, StoreError>,
+    attempt: impl Fn() -> F,
 ) -> Result<T, StoreError> {
     let mut failures = 0;
     loop {
