@@ -1,6 +1,6 @@
 //! What the REST interface shows: the statuses, and where the store does not know of a shard, the lease rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardfleet::core::status::publisher::task_number;
 use shardfleet::core::status::{StatusState, WorkStatus};
@@ -83,11 +83,9 @@ impl Sight {
     pub(super) fn of(shown: &Shown, handle: &SubscriptionHandle) -> Self {
         let (view, fleet) = (handle.statuses(), handle.fleet());
         let me = handle.worker_id();
-        // A store in memory knows what this worker does. Of the others the lease rows know more, but for what a leader finds out of the dead.
-        let is_believed = |status: &WorkStatus| {
-            let is_mine = status.worker_id == me.as_str();
-            shown.shares_statuses || is_mine && (fleet.is_leader || status.state != StatusState::Unassigned)
-        };
+        // A store in memory knows what this worker does; of the others the lease rows know more.
+        let held: BTreeSet<i32> = handle.status().keys().filter_map(task_number).collect();
+        let is_believed = |id: i32| shown.shares_statuses || held.contains(&id);
         let name = shown.application.as_str();
         let mut tasks: BTreeMap<i32, TaskSight> = BTreeMap::new();
         for shard in &fleet.shards {
@@ -97,7 +95,7 @@ impl Sight {
             if shard.checkpoint == ExtendedSequenceNumber::ShardEnd {
                 continue;
             }
-            let said = view.task(name, id).filter(|status| is_believed(status));
+            let said = view.task(name, id).filter(|_| is_believed(id));
             // One that was stopped is a task until it has ended.
             if let Some(work) = said.map(Work::from).or_else(|| derived(shard)) {
                 let task = TaskSight {
@@ -110,7 +108,7 @@ impl Sight {
             }
         }
         for (id, status) in view.tasks_of(name) {
-            if is_believed(status) && !is_over(&fleet, id) {
+            if is_believed(id) && !is_over(&fleet, id) {
                 tasks.entry(id).or_insert_with(|| TaskSight {
                     id,
                     shard_id: None,
@@ -119,7 +117,9 @@ impl Sight {
                 });
             }
         }
-        let said = view.connector(name).filter(|status| is_believed(status));
+        let said = view
+            .connector(name)
+            .filter(|_| shown.shares_statuses || fleet.is_leader);
         let leader = fleet.leader.as_ref().unwrap_or(&me).to_string();
         let health_message = health_message(&fleet);
         Self {

@@ -59,6 +59,8 @@ pub struct FleetPublisher {
     speaker: Speaker,
     /// What is wrong with the status of a task, and since when.
     wrongs: BTreeMap<i32, (Wrong, Moment)>,
+    /// What was said of the application last: something else is news, and waits for nothing.
+    said: Option<ApplicationState>,
     insistence: Insistence,
 }
 
@@ -98,6 +100,7 @@ impl FleetPublisher {
         Self {
             speaker,
             wrongs: BTreeMap::new(),
+            said: None,
             insistence: Insistence::default(),
         }
     }
@@ -150,6 +153,10 @@ impl FleetPublisher {
             (Some(ours), _) => ours.generation,
             (None, shown) => shown.map_or(1, |shown| shown.generation.saturating_add(1)),
         };
+        if self.said.as_ref() != Some(sight.application) {
+            self.said = Some(sight.application.clone());
+            self.insistence.forget(&key);
+        }
         let ApplicationState { state, trace } = sight.application.clone();
         let status = self.speaker.status(state, trace, generation);
         if shown == Some(&status) {
@@ -188,6 +195,7 @@ impl FleetPublisher {
             .or_insert_with(|| (wrong.clone(), sight.scanned));
         if known.0 != wrong {
             *known = (wrong.clone(), sight.scanned);
+            self.insistence.forget(&key);
         }
         if sight.scanned.since(known.1) < wrong.patience() {
             return None;

@@ -249,3 +249,16 @@ fn a_shard_that_is_stopped_has_no_status_whoever_left_it() {
     fleet.look(&mut leader, 11);
     assert!(fleet.view.task("orders", 1).is_none());
 }
+
+#[test]
+fn an_application_that_changes_is_told_of_at_once_each_time() {
+    let mut fleet = Fleet::new();
+    let mut leader = FleetPublisher::new(Speaker::new("orders", "w1"));
+    let states = [StatusState::Running, StatusState::Paused, StatusState::Stopped];
+    for (second, state) in states.iter().cycle().take(12).enumerate() {
+        fleet.application.state = *state;
+        fleet.look(&mut leader, u64::try_from(second).expect("small"));
+        let shown = fleet.view.connector("orders").map(|status| status.state);
+        assert_eq!(shown, Some(*state), "at {second} s");
+    }
+}
