@@ -150,8 +150,10 @@ fn kafka(scenarios: &[String]) -> Result<String, String> {
     if !built.success() {
         return Err("peers/kafka/build.sh failed; its message is above".to_owned());
     }
+    let worker = build_ours(None)?.ours;
     let ran = Command::new(env!("CARGO"))
         .current_dir(workspace())
+        .env("SHARDFLEET_BIN", worker)
         .args([
             "run",
             "--quiet",

@@ -8,6 +8,7 @@ mod faults;
 mod peer;
 mod reading;
 mod rights;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -120,7 +121,7 @@ fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
 
 type Scenario = (&'static str, for<'a> fn(&'a Lab) -> LocalBoxFuture<'a, Verdict>);
 
-const SCENARIOS: [Scenario; 15] = [
+const SCENARIOS: [Scenario; 17] = [
     ("healthy", |lab| Box::pin(reading::healthy(lab))),
     ("judge-reads-ours", |lab| Box::pin(reading::judge_reads_ours(lab))),
     ("ours-reads-judges", |lab| {
@@ -140,6 +141,10 @@ const SCENARIOS: [Scenario; 15] = [
     ("rights", |lab| Box::pin(rights::rights(lab))),
     ("tls", |lab| Box::pin(rights::tls(lab))),
     ("live-connect", |lab| Box::pin(rights::live_connect(lab))),
+    ("fleet", |lab| Box::pin(workers::fleet(lab))),
+    ("fleet-without-broker", |lab| {
+        Box::pin(workers::fleet_without_broker(lab))
+    }),
 ];
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
