@@ -77,6 +77,12 @@ impl Control {
         }
     }
 
+    /// Whether whoever reads the shard since `began_as` was asked has to begin anew.
+    pub fn needs_new_life(self, began_as: Self) -> bool {
+        let is_stopped = |control: Self| control.target == TargetState::Stopped;
+        self.restarts != began_as.restarts || is_stopped(self) != is_stopped(began_as)
+    }
+
     /// What a shard begins with that follows a shard of which this was asked.
     #[must_use]
     pub fn inherited(self) -> Self {

@@ -101,8 +101,8 @@ impl HandlerHandle {
     }
 
     /// Lets the call in progress finish, then tells the processor why it is the last; after `patience`, or what is left of a stop's time, the call is broken
-    /// off.
-    pub(crate) async fn stop(mut self, context: &Context, patience: Duration) {
+    /// off. May be dropped and called again.
+    pub(crate) async fn stop(&mut self, context: &Context, patience: Duration) {
         self.stop.cancel();
         let patience = if context.stop.is_cancelled() {
             context.stop_deadline().since(context.clock.now())

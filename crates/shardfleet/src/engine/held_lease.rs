@@ -169,11 +169,14 @@ impl HeldLease {
         *self.control.borrow()
     }
 
-    /// Waits until something else is asked than `known`.
-    pub(crate) async fn asked_otherwise(&self, known: Control) {
+    /// Waits until an operator asks of the shard what only a new life of it can do, which began when `began_as` was asked: a restart, the end of the handler, or a
+    /// handler after all. What is to become of the shard.
+    pub(crate) async fn new_life_wanted(&self, began_as: Control) -> TargetState {
         let mut control = self.control.subscribe();
-        if control.wait_for(|asked| *asked != known).await.is_err() {
-            std::future::pending::<()>().await;
+        let wanted = control.wait_for(|asked| asked.needs_new_life(began_as));
+        match wanted.await.map(|asked| asked.target) {
+            Ok(target) => target,
+            Err(_) => std::future::pending().await,
         }
     }
 

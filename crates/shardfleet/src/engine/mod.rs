@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use shardfleet_core::ids::{LeaseKey, ShardId, WorkerId};
-use shardfleet_core::lease::ControlRequest;
+use shardfleet_core::lease::{ControlRequest, TargetState};
 use shardfleet_core::position::KinesisPosition;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::{Moment, Timestamp};
@@ -82,6 +82,25 @@ pub(crate) struct ShardEntry {
     /// The lease's counter when this worker took it.
     pub(crate) taken_at: u64,
     pub(crate) progress: Arc<progress::ShardProgress>,
+}
+
+impl ShardEntry {
+    /// What the shard does. One that is paused may be anywhere between two pages; where it has failed or goes away, that is what counts.
+    pub(crate) fn status(&self) -> ShardStatus {
+        let status = self.status.borrow().clone();
+        let counts = matches!(
+            status,
+            ShardStatus::Failed { .. }
+                | ShardStatus::HandingOver { .. }
+                | ShardStatus::Restarting
+                | ShardStatus::Stopped
+        );
+        if self.lease.control().target == TargetState::Paused && !counts {
+            ShardStatus::Paused
+        } else {
+            status
+        }
+    }
 }
 
 /// A request to read on from somewhere else.
@@ -318,7 +337,7 @@ impl Engine {
         self.context
             .shards()
             .iter()
-            .map(|(key, entry)| (key.shard_id(), entry.status.borrow().clone()))
+            .map(|(key, entry)| (key.shard_id(), entry.status()))
             .collect()
     }
 

@@ -137,8 +137,8 @@ fn end_of(entry: &ShardEntry, report: Option<&ShardReport>) -> TaskEnd {
 /// A handler that fails now and then is called again, which is nobody's business; one that panics, or gets nowhere, has failed until it succeeds.
 fn held_task(entry: &ShardEntry, now: Moment) -> HeldTask {
     let (mut asked, mut given_up) = (StatusState::Running, None);
-    match &*entry.status.borrow() {
-        ShardStatus::Failed { reason } => given_up = Some(reason.clone()),
+    match entry.status() {
+        ShardStatus::Failed { reason } => given_up = Some(reason),
         ShardStatus::Paused => asked = StatusState::Paused,
         ShardStatus::Stopped => asked = StatusState::Stopped,
         ShardStatus::Restarting => asked = StatusState::Restarting,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfleet_core::ids::WorkerId;
-use shardfleet_core::lease::{Control, TargetState};
+use shardfleet_core::lease::TargetState;
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use tokio::sync::mpsc;
 
@@ -39,31 +39,12 @@ impl ShardTask {
         }
     }
 
-    /// Whether an operator asks for what only a new life can do: a restart, the end of the handler, or another one.
-    pub(super) fn is_to_restart(&self, asked: Control) -> bool {
-        let is_stopped = |control: Control| control.target == TargetState::Stopped;
-        asked.restarts != self.began_as.restarts || is_stopped(asked) != is_stopped(self.began_as)
-    }
-
-    /// What the shard did before it was paused or stopped, if it is.
-    pub(super) fn begin_pause(&mut self, target: TargetState) -> Option<ShardStatus> {
-        let status = match target {
-            TargetState::Running => return None,
-            TargetState::Paused => ShardStatus::Paused,
-            TargetState::Stopped => ShardStatus::Stopped,
-        };
-        // The worker opens without this shard, which begins when it is resumed.
+    /// An operator has stopped the shard: it keeps its lease, and nothing else.
+    pub(super) fn stand_stopped(&mut self) {
+        self.status.send_replace(ShardStatus::Stopped);
+        // The worker is open without this shard, which begins when it is resumed.
         self.answer_opener(Ok(()));
-        let before = self.status.send_replace(status);
         self.context.publishing.nudge();
-        Some(before)
-    }
-
-    pub(super) fn end_pause(&mut self, before: Option<ShardStatus>) {
-        if let Some(before) = before {
-            self.status.send_replace(before);
-            self.context.publishing.nudge();
-        }
     }
 
     /// Brings this life of the shard to its end, with the lease in hand: nothing more is read, what the application holds may still be settled, and is checkpointed.
@@ -124,10 +105,6 @@ impl ShardTask {
         self.answer_opener(Ok(()));
         self.context.report(failed.clone()).await;
         loop {
-            let asked = self.lease.control();
-            if self.is_to_restart(asked) {
-                return self.restart(asked.target).await;
-            }
             tokio::select! {
                 biased;
                 () = self.lease.lost() => return Some(ShardOutcome::LeaseLost),
@@ -137,7 +114,7 @@ impl ShardTask {
                 }
                 // Another worker may have more luck with the record.
                 to = self.context.handoff_of(&self.lease) => return Some(self.hand_over(to).await),
-                () = self.lease.asked_otherwise(asked) => {}
+                target = self.lease.new_life_wanted(self.began_as) => return self.restart(target).await,
                 Some(seek) = seeks.recv() => drop(seek.done.send(Err(failed.clone()))),
             }
         }
@@ -163,9 +140,11 @@ impl ShardTask {
     }
 
     async fn stop_handler_within(&mut self, patience: Duration) {
-        if let Some(handler) = self.handler.take() {
+        // It stays in its place until it has ended: whoever drops this stops it again.
+        if let Some(handler) = &mut self.handler {
             handler.stop(&self.context, patience).await;
         }
+        self.handler = None;
     }
 
     /// Another worker is to read on: nothing more is read, what the application holds may still be settled, then the lease is handed over (`KCL:

@@ -162,28 +162,24 @@ impl ShardTask {
     async fn run_until_over(&mut self, seeks: &mut mpsc::Receiver<Seek>) -> Option<ShardOutcome> {
         let context = Arc::clone(&self.context);
         let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
+        let began_as = self.began_as;
+        let reads = began_as.target != TargetState::Stopped;
+        if !reads {
+            self.stand_stopped();
+        }
         loop {
-            let asked = lease.control();
-            if self.is_to_restart(asked) {
-                return self.restart(asked.target).await;
-            }
-            let resumed = self.begin_pause(asked.target);
             let outcome = tokio::select! {
                 biased;
                 () = lease.lost() => ShardOutcome::LeaseLost,
                 () = context.stop.cancelled() => self.stop().await,
                 to = context.handoff_of(&lease) => self.hand_over(to).await,
                 (at, reason) = progress.failed() => return self.stand_still(seeks, at, reason).await,
-                () = lease.asked_otherwise(asked) => {
-                    self.end_pause(resumed);
-                    continue;
-                }
+                target = lease.new_life_wanted(began_as) => return self.restart(target).await,
                 Some(seek) = seeks.recv() => {
                     self.seek(seek).await;
-                    self.end_pause(resumed);
                     continue;
                 }
-                broke = self.read(), if asked.target == TargetState::Running => match broke {
+                broke = self.read(), if reads => match broke {
                     Break::Ended => ShardOutcome::Ended,
                     Break::Lost => ShardOutcome::LeaseLost,
                     Break::GaveUp => self.give_up().await,
@@ -201,11 +197,14 @@ impl ShardTask {
         }
     }
 
-    /// Reads to the end of the shard. May be dropped at any await and called again: everything that must last is in `self`.
+    /// Reads to the end of the shard. It is dropped only where this life of the shard ends, or a seek discards what was read: a page that is on its way to the handler
+    /// would be missing else. A pause therefore comes about in here, between two calls.
     async fn read(&mut self) -> Break {
         let clock = Arc::clone(&self.context.clock);
+        self.wait_while_paused().await;
         self.wait_for_parents().await;
         loop {
+            self.wait_while_paused().await;
             let broke = match self.reader.next_action(clock.now()) {
                 Action::WaitUntil(moment) => {
                     clock.sleep_until(moment).await;
@@ -220,6 +219,14 @@ impl ShardTask {
             if let Err(broke) = broke {
                 return broke;
             }
+        }
+    }
+
+    async fn wait_while_paused(&mut self) {
+        if self.lease.control().target == TargetState::Paused {
+            // The worker is open without this shard, which begins when it is resumed.
+            self.answer_opener(Ok(()));
+            self.lease.not_paused().await;
         }
     }
 

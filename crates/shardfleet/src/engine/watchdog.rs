@@ -227,7 +227,7 @@ impl Context {
 
 fn sighting_of(entry: &ShardEntry) -> Sighting {
     let is_busy = entry.progress.busy_since().is_some();
-    let reason = match entry.status.borrow().clone() {
+    let reason = match entry.status() {
         ShardStatus::Opening => Standstill::Opening,
         ShardStatus::WaitingForParent { parent } => Standstill::WaitingForParent(parent),
         ShardStatus::Throttled => Standstill::Throttled,

@@ -148,6 +148,36 @@ async fn a_handler_that_fails_is_not_called_again_while_its_shard_is_paused() {
     ends_clean(&handle).await;
 }
 
+/// A page that waits for room before the handler when the pause comes is not forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_while_the_handler_is_busy_and_pages_wait_loses_none() {
+    let (world, statuses) = (World::new(1).await, memory());
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let plan = {
+        let gate = Arc::clone(&gate);
+        move |_: &Record, _: u32| Act::WaitFor(Arc::clone(&gate))
+    };
+    let builder = reader(&world, "a", &statuses).await.batch_size(1);
+    world.put_many(0, "r", 20);
+    let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), plan).await;
+    until("the first record", || async { seen.count("wait 0 r0") == 1 }).await;
+    // One is in the handler's hands, two wait in its channel, and one before it.
+    until("a full channel", || async {
+        world.controls.calls("GetRecords") >= 4
+    })
+    .await;
+    for _ in 0..5 {
+        ask(&handle, PAUSE).await;
+        until_state(&*statuses, 0, Some(StatusState::Paused)).await;
+        ask(&handle, RESUME).await;
+        until_state(&*statuses, 0, Some(StatusState::Running)).await;
+    }
+    gate.close();
+    seen.until_taken(0, 20).await;
+    assert_eq!(seen.taken(0), numbered("r", 0..20));
+    ends_clean(&handle).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_shard_keeps_its_lease_without_a_handler_and_begins_anew_when_it_is_resumed() {
     let (world, statuses) = (World::new(1).await, memory());
