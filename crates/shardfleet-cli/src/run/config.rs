@@ -151,7 +151,6 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         hour,
     );
     let shutdown_deadline = root.duration("shutdown_deadline", Duration::from_secs(30), Duration::ZERO, hour);
-    let has_rest = root.has("rest");
     let tables = TABLES.map(|name| root.table(name));
     root.finish();
     let [
@@ -184,7 +183,7 @@ fn read(table: Table, findings: &mut Findings) -> WorkerConfig {
         handler: handler_config(Section::new("handler", handler, findings)),
         errors: errors_config(Section::new("errors", errors, findings)),
         status: status::read(Section::new("status", status, findings), &application),
-        rest: has_rest.then(|| rest::read(Section::new("rest", rest, findings))),
+        rest: rest::read(Section::new("rest", rest, findings)),
         stream,
         application,
         worker_id,

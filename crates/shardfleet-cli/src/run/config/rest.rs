@@ -1,23 +1,19 @@
 //! The table `[rest]`: where a worker answers as a Kafka Connect worker does.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::section::Section;
 
-/// Connect's own port, and nobody else's machine.
-const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8083);
-
-/// Reads `[rest]`, which is there.
-pub(super) fn read(mut section: Section<'_>) -> SocketAddr {
-    let listen = section.text("listen").map(|text| {
-        text.parse().unwrap_or_else(|_| {
-            section.problem(
-                "listen",
-                &format!("{text:?} is no address and port, such as \"127.0.0.1:8083\" or \"[::1]:8083\""),
-            );
-            DEFAULT
-        })
-    });
+/// Reads `[rest]`. Without an address there is no interface: several workers of one machine cannot share a default.
+pub(super) fn read(mut section: Section<'_>) -> Option<SocketAddr> {
+    let text = section.text("listen");
+    let listen = text.as_ref().and_then(|text| text.parse().ok());
+    if let (Some(text), None) = (text, listen) {
+        section.problem(
+            "listen",
+            &format!("{text:?} is no address and port, such as \"127.0.0.1:8083\" or \"[::1]:8083\""),
+        );
+    }
     section.finish();
-    listen.unwrap_or(DEFAULT)
+    listen
 }

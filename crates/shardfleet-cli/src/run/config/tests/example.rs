@@ -201,7 +201,7 @@ async fn every_setting_of_the_library_is_in_it_and_arrives() {
     let mut reached: BTreeSet<String> = BTreeSet::new();
     for (key, value) in settings {
         let is_ours = ["version", "shutdown_deadline"].contains(&key.as_str())
-            || ["aws.", "lease_store.", "handler.", "errors.", "status."]
+            || ["aws.", "lease_store.", "handler.", "errors.", "status.", "rest."]
                 .iter()
                 .any(|table| key.starts_with(table));
         if is_ours {
