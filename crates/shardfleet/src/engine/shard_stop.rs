@@ -39,14 +39,6 @@ impl ShardTask {
         }
     }
 
-    /// An operator has stopped the shard: it keeps its lease, and nothing else.
-    pub(super) fn stand_stopped(&mut self) {
-        self.status.send_replace(ShardStatus::Stopped);
-        // The worker is open without this shard, which begins when it is resumed.
-        self.answer_opener(Ok(()));
-        self.context.publishing.nudge();
-    }
-
     /// Brings this life of the shard to its end, with the lease in hand: nothing more is read, what the application holds may still be settled, and is checkpointed.
     /// What is not settled within the handoff timeout comes again. `None` once all is ready for the next life.
     pub(super) async fn restart(&mut self, target: TargetState) -> Option<ShardOutcome> {
@@ -61,8 +53,14 @@ impl ShardTask {
         if !self.drain(timeout).await {
             return Some(self.stop().await);
         }
+        let patience = self.patience();
+        // One that had not begun begins where it would have, and not at a later LATEST.
+        let held = crate::clock::within(&*context.clock, patience, self.hold_start()).await;
+        if !matches!(held, Some(Ok(()))) {
+            return Some(self.flush_and_release().await);
+        }
         let flush = self.lease.flush_persistently(&self.progress);
-        let flushed = crate::clock::within(&*context.clock, self.patience(), flush).await;
+        let flushed = crate::clock::within(&*context.clock, patience, flush).await;
         self.checkpoint_is_current = matches!(flushed, Some(Ok(())));
         self.lease.is_lost().then_some(ShardOutcome::LeaseLost)
     }

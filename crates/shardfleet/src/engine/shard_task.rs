@@ -71,7 +71,7 @@ pub(crate) enum LifeEnd {
 }
 
 /// Why reading broke off before the end of the shard.
-enum Break {
+pub(super) enum Break {
     Ended,
     GaveUp,
     AnotherStream(String),
@@ -163,10 +163,6 @@ impl ShardTask {
         let context = Arc::clone(&self.context);
         let (lease, progress) = (Arc::clone(&self.lease), Arc::clone(&self.progress));
         let began_as = self.began_as;
-        let reads = began_as.target != TargetState::Stopped;
-        if !reads {
-            self.stand_stopped();
-        }
         loop {
             let outcome = tokio::select! {
                 biased;
@@ -179,7 +175,7 @@ impl ShardTask {
                     self.seek(seek).await;
                     continue;
                 }
-                broke = self.read(), if reads => match broke {
+                broke = self.read() => match broke {
                     Break::Ended => ShardOutcome::Ended,
                     Break::Lost => ShardOutcome::LeaseLost,
                     Break::GaveUp => self.give_up().await,
@@ -201,10 +197,14 @@ impl ShardTask {
     /// would be missing else. A pause therefore comes about in here, between two calls.
     async fn read(&mut self) -> Break {
         let clock = Arc::clone(&self.context.clock);
-        self.wait_while_paused().await;
+        if let Err(broke) = self.stand_by().await {
+            return broke;
+        }
         self.wait_for_parents().await;
         loop {
-            self.wait_while_paused().await;
+            if let Err(broke) = self.stand_by().await {
+                return broke;
+            }
             let broke = match self.reader.next_action(clock.now()) {
                 Action::WaitUntil(moment) => {
                     clock.sleep_until(moment).await;
@@ -222,12 +222,37 @@ impl ShardTask {
         }
     }
 
-    async fn wait_while_paused(&mut self) {
-        if self.lease.control().target == TargetState::Paused {
-            // The worker is open without this shard, which begins when it is resumed.
-            self.answer_opener(Ok(()));
-            self.lease.not_paused().await;
+    /// Waits while the shard is paused, and for good while it is stopped: a resume of that is a new life.
+    async fn stand_by(&mut self) -> Result<(), Break> {
+        let is_stopped = self.began_as.target == TargetState::Stopped;
+        if is_stopped {
+            self.status.send_replace(ShardStatus::Stopped);
+            self.context.publishing.nudge();
         }
+        if !is_stopped && self.lease.control().target != TargetState::Paused {
+            return Ok(());
+        }
+        self.hold_start().await?;
+        // The worker is open without this shard, which begins when it is resumed.
+        self.answer_opener(Ok(()));
+        if is_stopped {
+            std::future::pending::<()>().await;
+        }
+        self.lease.not_paused().await;
+        Ok(())
+    }
+
+    /// Notes where a shard is to start that does not start yet: LATEST means now, and not the time of its resume.
+    pub(super) async fn hold_start(&mut self) -> Result<(), Break> {
+        if self.remembered {
+            return Ok(());
+        }
+        self.remember_start(self.context.clock.wall()).await?;
+        if self.start.remember != Remember::Nothing {
+            self.start = start_of(&self.lease.lease().await, &self.context.settings, false);
+            self.reader.seek(self.start.iterator.clone());
+        }
+        Ok(())
     }
 
     /// A child is not read before its parents' end, whoever gave out its lease (`KCL: BlockOnParentShardTask`).

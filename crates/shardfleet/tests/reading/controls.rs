@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use shardfleet::core::watchdog::Standstill;
 use shardfleet::status::{MemoryStatusStore, StatusState, StatusStore};
+use shardfleet::store::LeaseStore;
 use shardfleet::{
     ControlRequest, ErrorPolicy, KinesisPosition, KinesisStreamBuilder, Record, ShardStatus,
     SubscriptionHandle, TargetState,
@@ -397,5 +398,42 @@ async fn a_worker_opens_although_its_application_is_stopped() {
         ask(&handle, RESUME).await;
         until("the record", || async { seen.taken(0) == ["r"] }).await;
         ends_clean(&handle).await;
+    }
+}
+
+/// LATEST is when the shard was opened, though it was not to be read then: what comes before the resume is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_while_a_shard_waits_for_its_first_read_is_not_skipped() {
+    for request in [PAUSE, STOP] {
+        let (world, statuses) = (World::new(1).await, memory());
+        let latest = async |worker: &str| world.reader(worker).await.status_store(Arc::clone(&statuses));
+        // The lease is there, and nothing of the shard was ever read.
+        let builder = latest("a").await;
+        let first = open(builder).await;
+        let handle = first.handle();
+        ask(&handle, request).await;
+        drop(first.shutdown(Duration::from_secs(5)).await);
+        let mut lease = world.lease(0).await;
+        lease.opened_at = None;
+        assert!(
+            world
+                .store
+                .delete(&lease.lease_key, &shardfleet::core::lease::Expectation::default())
+                .await
+                .expect("deleted")
+        );
+        assert!(world.store.create(&lease).await.expect("created"));
+
+        let (second, _) = process(latest("b").await, ErrorPolicy::retry_forever(), takes_all).await;
+        world.put_many(0, "r", 3);
+        world.controls.advance(Duration::from_secs(60));
+        // A worker that dies meanwhile does not take the place with it.
+        ends_clean(&second).await;
+        let (third, seen) = process(latest("c").await, ErrorPolicy::retry_forever(), takes_all).await;
+        world.put(0, "last");
+        ask(&third, RESUME).await;
+        seen.until_taken(0, 4).await;
+        assert_eq!(seen.taken(0), ["r0", "r1", "r2", "last"]);
+        ends_clean(&third).await;
     }
 }
