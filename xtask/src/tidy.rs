@@ -59,11 +59,13 @@ pub(crate) fn run() -> Result<(), String> {
     }
 }
 
-fn root() -> Result<PathBuf, String> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent()
+/// The workspace's folder. Asked for when this runs: what was compiled in would be another clone's, where two share a target folder.
+pub(crate) fn root() -> Result<PathBuf, String> {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    own.as_deref()
+        .and_then(Path::parent)
         .map(Path::to_owned)
-        .ok_or_else(|| "the workspace's folder is not known".to_owned())
+        .ok_or_else(|| "the workspace's folder is not known; run this as `cargo xtask`".to_owned())
 }
 
 fn output(command: &mut Command) -> Result<String, String> {

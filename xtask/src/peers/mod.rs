@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use clap::Subcommand;
 use serde_json::Value;
 
+use crate::tidy::root as workspace;
+
 mod costs;
 mod failover;
 mod fleets;
@@ -143,7 +145,7 @@ pub(crate) fn run(peers: &Peers) -> Result<String, String> {
 /// The scenarios are a program of the status store's crate, whose lines go straight to the terminal.
 fn kafka(scenarios: &[String]) -> Result<String, String> {
     require(&[("java", "a JDK 17 or later"), ("mvn", "Maven")])?;
-    let built = Command::new(workspace().join("peers/kafka/build.sh"))
+    let built = Command::new(workspace()?.join("peers/kafka/build.sh"))
         .stdout(Stdio::null())
         .status()
         .map_err(|e| format!("peers/kafka/build.sh: {e}"))?;
@@ -152,7 +154,7 @@ fn kafka(scenarios: &[String]) -> Result<String, String> {
     }
     let worker = build_ours(None)?.ours;
     let ran = Command::new(env!("CARGO"))
-        .current_dir(workspace())
+        .current_dir(workspace()?)
         .env("SHARDFLEET_BIN", worker)
         .args([
             "run",
@@ -197,11 +199,6 @@ pub(crate) fn bench_fleet(
     report.finish()
 }
 
-fn workspace() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
-}
-
 /// Fails where a program is missing, and says what to install.
 fn require(programs: &[(&str, &str)]) -> Result<(), String> {
     for (program, hint) in programs {
@@ -221,7 +218,7 @@ fn require(programs: &[(&str, &str)]) -> Result<(), String> {
 
 /// Builds the Java worker, once for all scenarios; the program that starts one.
 fn build_java() -> Result<PathBuf, String> {
-    let folder = workspace().join("peers/kcl");
+    let folder = workspace()?.join("peers/kcl");
     require(&[("java", "a JDK 11 or later"), ("mvn", "Maven")])?;
     let built = Command::new(folder.join("build.sh"))
         .stdout(Stdio::null())
@@ -237,7 +234,7 @@ fn build_java() -> Result<PathBuf, String> {
 fn build_ours(worker: Option<&Path>) -> Result<Programs, String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .current_dir(workspace())
+        .current_dir(workspace()?)
         .args(["build", "--message-format=json"])
         .args(["--package", "shardfleet-local", "--example", "serve"]);
     if worker.is_none() {

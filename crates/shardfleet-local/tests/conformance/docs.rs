@@ -1,11 +1,10 @@
 //! The differences as a table of `docs/embedded-kinesis.md`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use crate::differences::Difference;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/embedded-kinesis.md");
+const FILE: &str = "docs/embedded-kinesis.md";
 const BEGIN: &str = "<!-- differences: begin -->\n";
 const END: &str = "<!-- differences: end -->";
 
@@ -44,7 +43,7 @@ fn table(differences: &[Difference]) -> String {
 
 /// Compares the file's table with the list, or writes it.
 pub(crate) fn check(differences: &[Difference]) {
-    let path = Path::new(FILE);
+    let path = &crate::peer::repository().join(FILE);
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{FILE}: {e}"));
     let wanted = table(differences);
     let (before, rest) = text.split_once(BEGIN).expect("the line before the table");

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../peers/kafka")
-        .join(name)
+    // Asked for when this runs: clones may share a target folder. Where cargo does not run this, it is run at the repository's root.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "crates/shardfleet-status".into());
+    Path::new(&own).join("../../peers/kafka").join(name)
 }
 
 /// Runs a script with something on its standard input; what it printed.
