@@ -5,18 +5,18 @@
 //! only place that knows which condition the Java KCL puts on which operation; a store executes a write without choosing
 //! anything, and [`LeaseWrite::apply`] says in pure code what executing means.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use crate::hash_range::HashKeyRange;
 use crate::ids::{LeaseKey, ShardId, WorkerId};
 use crate::sequence::{ExtendedSequenceNumber, SequenceNumber};
-use crate::time::{Moment, Timestamp};
+use crate::time::Timestamp;
 
+mod clock;
 mod control;
 
-pub use control::{Control, ControlRequest, TargetState, common_target};
+pub use clock::LeaseClock;
+pub use control::{Control, ControlRequest, TargetState, common_of, common_target};
 
 /// A lease row. Attribute names in the docs are the Java KCL's (`KCL: DynamoDBLeaseSerializer`).
 #[derive(Clone, Debug, PartialEq)]
@@ -177,6 +177,8 @@ pub struct Expectation {
     pub owner: Expect<WorkerId>,
     /// The checkpoint owner.
     pub checkpoint_owner: Expect<WorkerId>,
+    /// What was asked of the shard.
+    pub control: Expect<Control>,
 }
 
 impl Expectation {
@@ -185,6 +187,7 @@ impl Expectation {
         self.counter.is_none_or(|counter| counter == lease.counter)
             && self.owner.holds(lease.owner.as_ref())
             && self.checkpoint_owner.holds(lease.checkpoint_owner.as_ref())
+            && self.control.holds(lease.control.as_ref())
     }
 }
 
@@ -470,13 +473,17 @@ impl LeaseWrite {
         )
     }
 
-    /// Asks something of a shard, whoever holds it. No part of ownership, so the counter stays.
+    /// Asks something of a shard, whoever holds it, in addition to what was asked of it when it was seen. No part of ownership, so the counter stays.
     pub fn control(lease: &Lease, request: ControlRequest) -> Self {
         let change = LeaseChange {
             control: Some(lease.control().with(request)),
             ..LeaseChange::default()
         };
-        Self::new(lease, Expectation::default(), change)
+        let expect = Expectation {
+            control: Expect::seen(lease.control.as_ref()),
+            ..Expectation::default()
+        };
+        Self::new(lease, expect, change)
     }
 
     /// The same write, which also notes when the stream was created.
@@ -491,6 +498,7 @@ impl LeaseWrite {
             counter: None,
             owner: Expect::seen(lease.owner.as_ref()),
             checkpoint_owner: Expect::seen(lease.checkpoint_owner.as_ref()),
+            control: Expect::Any,
         }
     }
 
@@ -544,50 +552,6 @@ fn switches_when_owned_by(lease: &Lease, worker: &WorkerId) -> CountChange {
         CountChange::AddOne
     } else {
         CountChange::Keep
-    }
-}
-
-/// What this worker observed of the leases' counters. Expiry is judged by it alone: a lease is expired for whoever has
-/// watched its counter stand still for longer than the failover time (`KCL: Lease#isExpired`; no wall clock is compared).
-#[derive(Clone, Debug, Default)]
-pub struct LeaseClock {
-    seen: BTreeMap<LeaseKey, (u64, Moment)>,
-}
-
-impl LeaseClock {
-    /// Notes a scan, or a part of one, made at `now`.
-    pub fn observe<'a>(&mut self, now: Moment, leases: impl IntoIterator<Item = &'a Lease>) {
-        for lease in leases {
-            match self.seen.get_mut(&lease.lease_key) {
-                Some((counter, _)) if *counter == lease.counter => {}
-                Some(entry) => *entry = (lease.counter, now),
-                None => {
-                    self.seen.insert(lease.lease_key.clone(), (lease.counter, now));
-                }
-            }
-        }
-    }
-
-    /// Forgets the leases for which `keep` says no, such as rows that were deleted.
-    pub fn retain(&mut self, mut keep: impl FnMut(&LeaseKey) -> bool) {
-        self.seen.retain(|key, _| keep(key));
-    }
-
-    /// Whether the lease's counter has stood still for longer than `failover_time`. A lease that was never observed is not
-    /// expired: nothing is known about it yet.
-    pub fn is_expired(&self, now: Moment, lease: &Lease, failover_time: Duration) -> bool {
-        self.expires_at(lease, failover_time).is_some_and(|at| now > at)
-    }
-
-    /// Since when the counter of a lease has stood still, as of the last look.
-    pub fn still_since(&self, key: &LeaseKey) -> Option<Moment> {
-        self.seen.get(key).map(|(_, at)| *at)
-    }
-
-    /// The moment after which the lease is expired unless its counter moves; `None` for one that was never observed.
-    pub fn expires_at(&self, lease: &Lease, failover_time: Duration) -> Option<Moment> {
-        let (counter, at) = self.seen.get(&lease.lease_key)?;
-        (*counter == lease.counter).then_some(*at + failover_time)
     }
 }
 

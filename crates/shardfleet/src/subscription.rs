@@ -171,6 +171,11 @@ impl SubscriptionHandle {
         self.engine.settings().worker_id.clone()
     }
 
+    /// After how long without a renewal a lease is another worker's to take.
+    pub fn failover_time(&self) -> Duration {
+        self.engine.settings().failover_time
+    }
+
     /// As [`Subscription::seek`].
     pub async fn seek(&self, position: KinesisPosition) -> Result<Vec<ShardId>, KinesisError> {
         self.engine.seek(&position).await

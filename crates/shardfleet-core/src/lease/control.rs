@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Lease;
+use crate::status::StatusState;
 
 /// What is to become of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,16 +17,22 @@ pub enum TargetState {
     Stopped,
 }
 
+impl From<TargetState> for StatusState {
+    fn from(target: TargetState) -> Self {
+        match target {
+            TargetState::Running => Self::Running,
+            TargetState::Paused => Self::Paused,
+            TargetState::Stopped => Self::Stopped,
+        }
+    }
+}
+
 impl TargetState {
     const ALL: [Self; 3] = [Self::Running, Self::Paused, Self::Stopped];
 
     /// Kafka Connect's word for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Running => "RUNNING",
-            Self::Paused => "PAUSED",
-            Self::Stopped => "STOPPED",
-        }
+        StatusState::from(self).name()
     }
 }
 
@@ -104,7 +111,12 @@ impl fmt::Display for Control {
 /// What all shards that are not read to their end are to do, where that is one thing; else they are taken to run. So an application is paused when each of its shards is.
 pub fn common_target<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> TargetState {
     let live = leases.into_iter().filter(|lease| !lease.is_finished());
-    let mut targets = live.map(|lease| lease.control().target);
+    common_of(live.map(|lease| lease.control().target))
+}
+
+/// What all of these are, or else running.
+pub fn common_of(targets: impl IntoIterator<Item = TargetState>) -> TargetState {
+    let mut targets = targets.into_iter();
     let first = targets.next().unwrap_or_default();
     if targets.all(|target| target == first) {
         first
@@ -170,6 +182,17 @@ mod tests {
         assert_eq!((asked.counter, asked.control().target), (7, TargetState::Stopped));
         let renewed = LeaseWrite::renew(&held, None).apply(&asked).expect("written");
         assert_eq!(renewed.control().target, TargetState::Stopped);
+    }
+
+    #[test]
+    fn what_was_asked_meanwhile_is_not_undone() {
+        let seen = lease("shardId-0", TargetState::Running);
+        let ask = |seen: &Lease, request| LeaseWrite::control(seen, request);
+        let pause = ControlRequest::Target(TargetState::Paused);
+        let paused = ask(&seen, pause).apply(&seen).expect("written");
+        assert_eq!(ask(&seen, ControlRequest::Restart).apply(&paused), None);
+        let both = ask(&paused, ControlRequest::Restart).apply(&paused);
+        assert_eq!(both.expect("written").control().to_string(), "PAUSED 1");
     }
 
     #[test]

@@ -1,4 +1,7 @@
+use std::time::Duration;
+
 use super::*;
+use crate::time::Moment;
 
 fn at(text: &str) -> ExtendedSequenceNumber {
     ExtendedSequenceNumber::parse(text, 0).expect("sequence number")

@@ -33,54 +33,68 @@ pub(super) async fn request(
         );
         StoreError::new(StoreErrorKind::Unavailable, doing, reason)
     };
-    let mut asked: Vec<ShardId> = within(&*context.clock, context.settings.failover_time, asked)
+    let asked = within(&*context.clock, context.settings.failover_time, asked)
         .await
         .unwrap_or_else(|| Err(late()))
         .map_err(KinesisError::Store)?;
-    asked.sort();
     // Those that are read here need not wait for their next renewal.
     for (key, entry) in context.shards().iter() {
-        if asked.binary_search(&key.shard_id()).is_ok() {
+        if asked.contains(&key.shard_id()) {
             entry.lease.look_now();
         }
     }
-    Ok(asked)
+    Ok(asked.into_iter().collect())
 }
 
 async fn ask_all(
     context: &Arc<Context>,
     request: ControlRequest,
     shards: Option<&BTreeSet<ShardId>>,
-) -> Result<Vec<ShardId>, StoreError> {
-    let scan = persist(context, || context.store.scan()).await?;
-    let is_concerned = |lease: &Lease| {
-        let is_named = shards.is_none_or(|shards| shards.contains(&lease.lease_key.shard_id()));
-        is_named && !lease.is_finished()
-    };
-    let leases = scan.leases.into_iter().filter(is_concerned);
-    let writes: Vec<_> = leases
-        .map(|lease| ask(Arc::clone(context), lease, request).boxed())
-        .collect();
-    let asked: Vec<Option<ShardId>> = futures::stream::iter(writes)
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await?;
-    Ok(asked.into_iter().flatten().collect())
+) -> Result<BTreeSet<ShardId>, StoreError> {
+    let mut asked = BTreeSet::new();
+    // Looked at twice: shards may begin while the first are asked.
+    for _ in 0..2 {
+        let scan = persist(context, || context.store.scan()).await?;
+        let is_concerned = |lease: &Lease| {
+            let shard_id = lease.lease_key.shard_id();
+            let is_named = shards.is_none_or(|shards| shards.contains(&shard_id));
+            is_named && !lease.is_finished() && !asked.contains(&shard_id)
+        };
+        let leases = scan.leases.into_iter().filter(is_concerned);
+        let writes: Vec<_> = leases
+            .map(|lease| ask(Arc::clone(context), lease, request).boxed())
+            .collect();
+        let written: Vec<Option<ShardId>> = futures::stream::iter(writes)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await?;
+        asked.extend(written.into_iter().flatten());
+    }
+    Ok(asked)
 }
 
-/// The shard, if its lease is still there.
+/// The shard, if its lease is still there. Somebody who asks for something else at the same time makes the write conflict, and both requests count. Each
+/// conflict is another's success, so this ends.
 async fn ask(
     context: Arc<Context>,
     lease: Lease,
     request: ControlRequest,
 ) -> Result<Option<ShardId>, StoreError> {
     let shard_id = lease.lease_key.shard_id();
-    if lease.control().with(request) == lease.control() {
-        return Ok(Some(shard_id));
+    let mut seen = lease;
+    loop {
+        // Written even where it seems to be asked already: a scan may be older than a request that was answered a moment ago.
+        let write = LeaseWrite::control(&seen, request);
+        match persist(&context, || context.store.update(&write)).await? {
+            WriteOutcome::Written(_) => return Ok(Some(shard_id)),
+            WriteOutcome::Conflict(None) => return Ok(None),
+            // Its answer was lost, or another asked for the same at the same time: one serves both.
+            WriteOutcome::Conflict(Some(row)) if row.control == write.change.control => {
+                return Ok(Some(shard_id));
+            }
+            WriteOutcome::Conflict(Some(row)) => seen = row,
+        }
     }
-    let write = LeaseWrite::control(&lease, request);
-    let outcome = persist(&context, || context.store.update(&write)).await?;
-    Ok(matches!(outcome, WriteOutcome::Written(_)).then_some(shard_id))
 }
 
 /// Tries again while the store says that it may pass. What is written may be written twice.

@@ -95,6 +95,11 @@ impl HandlerHandle {
         }
     }
 
+    /// Whether the processor has taken note that the shard has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// Whether the processor was told that the shard has ended: then it takes no records any more.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.is_some()

@@ -304,7 +304,9 @@ impl HeldLease {
         let clock = &self.terms.clock;
         let interval = self.terms.failover_time / 3;
         let mut meter = ThroughputMeter::new(clock.now(), self.lease().await.throughput_kbps);
-        let mut due = clock.now() + interval;
+        // Another keeper may have renewed it last, before the shard began anew.
+        let valid_until = *self.valid_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = valid_until - self.terms.failover_time + interval;
         let mut attempt = 0;
         loop {
             tokio::select! {

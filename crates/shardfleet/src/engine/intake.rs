@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::coordinator::Coordinator;
 use super::progress::ShardProgress;
-use super::shard_task::{LifeEnd, ShardTask, start_of};
+use super::shard_start::start_of;
+use super::shard_task::{LifeEnd, ShardTask};
 use super::{Context, HeldLease, Seek, ShardEntry, ShardReport, ShardStatus};
 use crate::error::KinesisError;
 use crate::store::StoreError;

@@ -37,6 +37,7 @@ pub(crate) mod progress;
 mod publishing;
 mod reporting;
 mod shard_end;
+mod shard_start;
 mod shard_stop;
 mod shard_task;
 pub(crate) mod sink;

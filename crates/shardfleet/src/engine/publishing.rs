@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shardfleet_core::ids::LeaseKey;
-use shardfleet_core::lease::{TargetState, common_target};
+use shardfleet_core::lease::common_target;
 use shardfleet_core::status::publisher::{
     ApplicationState, FleetPublisher, FleetSight, HeldTask, Speaker, StatusWrite, TaskEnd, TaskPublisher,
     task_number,
@@ -146,7 +146,10 @@ fn held_task(entry: &ShardEntry, now: Moment) -> HeldTask {
     }
     let trouble = || {
         let trouble = entry.progress.trouble()?;
-        let is_failed = trouble.has_panicked || now.since(trouble.since) >= FAILS_FOR;
+        // A handler that is paused cannot try again.
+        let is_paused = asked == StatusState::Paused;
+        let lasts = !is_paused && now.since(trouble.since) >= FAILS_FOR;
+        let is_failed = trouble.has_panicked || lasts;
         is_failed.then_some(trouble.reason)
     };
     let trace = given_up.or_else(trouble);
@@ -243,11 +246,7 @@ impl<'a> Publisher<'a> {
         let view = context.publishing.store.view();
         let writes = context.fleet.with_leases(|board| {
             let application = ApplicationState {
-                state: match common_target(board.leases.values()) {
-                    TargetState::Running => StatusState::Running,
-                    TargetState::Paused => StatusState::Paused,
-                    TargetState::Stopped => StatusState::Stopped,
-                },
+                state: common_target(board.leases.values()).into(),
                 trace: None,
             };
             fleet.observe(&FleetSight {

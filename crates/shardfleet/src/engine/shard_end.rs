@@ -30,7 +30,9 @@ pub(super) async fn write(
     children: Vec<ChildShard>,
 ) -> Result<(), HoldError> {
     let (children, shards) = find_children(context, shard_id, children).await;
-    let control = lease.lease().await.control();
+    // What an operator has asked since the last write holds for the children too.
+    lease.persist(|row| LeaseWrite::renew(row, None)).await?;
+    let control = lease.control();
     for child in child_leases(&children, context.stream_created_at(), control) {
         // A merged child must not start before its other parent was read. That one's end, or the next shard sync, creates the lease.
         if !another_parent_comes_later(context, shard_id, &child, &shards).await {

@@ -6,33 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shardfleet::core::watchdog::Standstill;
-use shardfleet::status::{MemoryStatusStore, StatusState, StatusStore};
+use shardfleet::status::{StatusState, StatusStore};
 use shardfleet::store::LeaseStore;
-use shardfleet::{
-    ControlRequest, ErrorPolicy, KinesisPosition, KinesisStreamBuilder, Record, ShardStatus,
-    SubscriptionHandle, TargetState,
-};
+use shardfleet::{ControlRequest, ErrorPolicy, Record, ShardStatus, SubscriptionHandle, TargetState};
 
 use crate::script::{Act, Seen, is, process};
-use crate::support::{Killable, World, acked, numbered, open, shard_id, until};
+use crate::support::{
+    APPLICATION, FastClock, Killable, World, acked, memory, numbered, open, shard_id, until,
+};
 
-const APPLICATION: &str = "reading-tests";
 const PAUSE: ControlRequest = ControlRequest::Target(TargetState::Paused);
 const STOP: ControlRequest = ControlRequest::Target(TargetState::Stopped);
 const RESUME: ControlRequest = ControlRequest::Target(TargetState::Running);
 const RESTART: ControlRequest = ControlRequest::Restart;
-
-fn memory() -> Arc<dyn StatusStore> {
-    Arc::new(MemoryStatusStore::new())
-}
-
-async fn reader(world: &World, worker: &str, statuses: &Arc<dyn StatusStore>) -> KinesisStreamBuilder {
-    world
-        .reader(worker)
-        .await
-        .initial_position(KinesisPosition::horizon())
-        .status_store(Arc::clone(statuses))
-}
 
 fn takes_all(_: &Record, _: u32) -> Act {
     Act::Take
@@ -73,7 +59,7 @@ async fn ends_clean(handle: &SubscriptionHandle) {
 async fn a_paused_shard_reads_on_where_it_was_and_nothing_comes_twice() {
     let (world, statuses) = (World::new(2).await, memory());
     let (handle, seen) = process(
-        reader(&world, "a", &statuses).await,
+        world.publishing("a", &statuses).await,
         ErrorPolicy::retry_forever(),
         takes_all,
     )
@@ -131,7 +117,7 @@ async fn a_handler_that_fails_is_not_called_again_while_its_shard_is_paused() {
             }
         }
     };
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), plan).await;
     world.put(0, "r");
     until("a failure", || async { seen.count("fail 0 r") > 0 }).await;
@@ -158,7 +144,7 @@ async fn a_pause_while_the_handler_is_busy_and_pages_wait_loses_none() {
         let gate = Arc::clone(&gate);
         move |_: &Record, _: u32| Act::WaitFor(Arc::clone(&gate))
     };
-    let builder = reader(&world, "a", &statuses).await.batch_size(1);
+    let builder = world.publishing("a", &statuses).await.batch_size(1);
     world.put_many(0, "r", 20);
     let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), plan).await;
     until("the first record", || async { seen.count("wait 0 r0") == 1 }).await;
@@ -182,7 +168,7 @@ async fn a_pause_while_the_handler_is_busy_and_pages_wait_loses_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_shard_keeps_its_lease_without_a_handler_and_begins_anew_when_it_is_resumed() {
     let (world, statuses) = (World::new(1).await, memory());
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), takes_all).await;
     let last = world.put_many(0, "r", 3).pop().expect("three");
     seen.until_taken(0, 3).await;
@@ -223,7 +209,7 @@ async fn a_restart_gives_a_failed_shard_another_handler_at_its_checkpoint() {
             }
         }
     };
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, seen) = process(builder, ErrorPolicy::stop_after(1), plan).await;
     world.put_many(0, "r", 3);
     until_state(&*statuses, 0, Some(StatusState::Failed)).await;
@@ -257,7 +243,7 @@ async fn a_restart_gives_a_failed_shard_another_handler_at_its_checkpoint() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_of_a_shard_that_runs_repeats_and_loses_nothing() {
     let (world, statuses) = (World::new(1).await, memory());
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), takes_all).await;
     let mut expected = Vec::new();
     for round in 0..5 {
@@ -278,7 +264,7 @@ async fn the_whole_fleet_obeys_and_an_heir_too() {
     let (world, statuses) = (World::new(2).await, memory());
     let victim = Killable::new();
     let (builder, policy) = (
-        reader(&world, "victim", &statuses).await,
+        world.publishing("victim", &statuses).await,
         ErrorPolicy::retry_forever(),
     );
     let (first, seen) = victim
@@ -286,7 +272,7 @@ async fn the_whole_fleet_obeys_and_an_heir_too() {
         .await;
     world.put_many(0, "r", 3);
     seen.until_taken(0, 3).await;
-    let builder = reader(&world, "heir", &statuses).await;
+    let builder = world.publishing("heir", &statuses).await;
     let (heir, of_heir) = process(builder, ErrorPolicy::retry_forever(), takes_all).await;
     until("a share for each", || async {
         !first.status().is_empty() && !heir.status().is_empty()
@@ -320,7 +306,7 @@ async fn the_whole_fleet_obeys_and_an_heir_too() {
 async fn the_children_of_a_paused_shard_are_paused() {
     let (world, statuses) = (World::new(1).await, memory());
     let (handle, seen): (SubscriptionHandle, Seen) = process(
-        reader(&world, "a", &statuses).await,
+        world.publishing("a", &statuses).await,
         ErrorPolicy::retry_forever(),
         takes_all,
     )
@@ -351,7 +337,7 @@ async fn the_children_of_a_paused_shard_are_paused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_pauses_stops_and_goes_on() {
     let (world, statuses) = (World::new(1).await, memory());
-    let mut subscription = open(reader(&world, "a", &statuses).await).await;
+    let mut subscription = open(world.publishing("a", &statuses).await).await;
     let handle = subscription.handle();
     for request in [PAUSE, STOP] {
         world.put_many(0, "r", 3);
@@ -384,11 +370,11 @@ async fn a_subscription_pauses_stops_and_goes_on() {
 async fn a_worker_opens_although_its_application_is_stopped() {
     let (world, statuses) = (World::new(1).await, memory());
     for request in [PAUSE, STOP] {
-        let builder = reader(&world, "a", &statuses).await;
+        let builder = world.publishing("a", &statuses).await;
         let (handle, _) = process(builder, ErrorPolicy::retry_forever(), takes_all).await;
         ask(&handle, request).await;
         ends_clean(&handle).await;
-        let builder = reader(&world, "b", &statuses).await;
+        let builder = world.publishing("b", &statuses).await;
         let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), takes_all).await;
         world.put(0, "r");
         assert!(matches!(
@@ -436,4 +422,57 @@ async fn what_comes_while_a_shard_waits_for_its_first_read_is_not_skipped() {
         assert_eq!(seen.taken(0), ["r0", "r1", "r2", "last"]);
         ends_clean(&third).await;
     }
+}
+
+/// Neither undoes the other: the shards are paused, and each restart counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_at_the_same_time_all_count() {
+    const ROUNDS: u64 = 40;
+    let (world, statuses) = (World::new(4).await, memory());
+    let (handle, _) = process(
+        world.publishing("a", &statuses).await,
+        ErrorPolicy::retry_forever(),
+        takes_all,
+    )
+    .await;
+    for round in 1..=ROUNDS {
+        ask(&handle, RESUME).await;
+        let at_once = [PAUSE, RESTART].map(|request| {
+            let handle = handle.clone();
+            tokio::spawn(async move { handle.control(request, None).await.map(|asked| asked.len()) })
+        });
+        for asked in at_once {
+            assert_eq!(asked.await.expect("it ends").expect("asked"), 4);
+        }
+        for shard in 0..4 {
+            let control = world.lease(shard).await.control();
+            let expected = (TargetState::Paused, round);
+            assert_eq!((control.target, control.restarts), expected, "shard {shard}");
+        }
+    }
+    ends_clean(&handle).await;
+}
+
+/// While it is paused a handler cannot try again, so the time does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_failed_once_before_a_pause_has_not_failed() {
+    let (world, statuses) = (World::new(1).await, memory());
+    let clock = FastClock::shared(10);
+    let builder = world.publishing("a", &statuses).await.clock(Arc::clone(&clock));
+    let builder = builder.failover_time(Duration::from_secs(20));
+    let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), |_, _| Act::RefuseAll).await;
+    world.put(0, "r");
+    until("a failure", || async { seen.count("fail 0 r") > 0 }).await;
+    ask(&handle, PAUSE).await;
+    until_state(&*statuses, 0, Some(StatusState::Paused)).await;
+    let paused_at = clock.now();
+    until("a long pause", || async {
+        let shown = state(&*statuses, 0);
+        assert_eq!(shown, Some(StatusState::Paused));
+        clock.now().since(paused_at) > Duration::from_secs(15)
+    })
+    .await;
+    ask(&handle, RESUME).await;
+    until_state(&*statuses, 0, Some(StatusState::Failed)).await;
+    drop(handle.shutdown(Duration::from_secs(5)).await);
 }

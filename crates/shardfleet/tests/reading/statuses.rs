@@ -5,30 +5,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use shardfleet::ErrorPolicy;
 use shardfleet::clock::SystemClock;
 use shardfleet::core::status::Outcome;
 use shardfleet::status::{
-    LoggedStatusStore, MemoryStatusStore, RetrySettings, StatusKey, StatusLog, StatusReader, StatusState,
-    StatusStore, WorkStatus,
+    LoggedStatusStore, RetrySettings, StatusKey, StatusLog, StatusReader, StatusState, StatusStore,
+    WorkStatus,
 };
-use shardfleet::{ErrorPolicy, KinesisPosition, KinesisStreamBuilder};
 
 use crate::script::{Act, is, process};
-use crate::support::{FastClock, Killable, STREAM, World, acked, numbered, open, until};
-
-const APPLICATION: &str = "reading-tests";
-
-fn memory() -> Arc<dyn StatusStore> {
-    Arc::new(MemoryStatusStore::new())
-}
-
-async fn reader(world: &World, worker: &str, statuses: &Arc<dyn StatusStore>) -> KinesisStreamBuilder {
-    world
-        .reader(worker)
-        .await
-        .initial_position(KinesisPosition::horizon())
-        .status_store(Arc::clone(statuses))
-}
+use crate::support::{APPLICATION, FastClock, Killable, STREAM, World, acked, memory, numbered, open, until};
 
 fn task(statuses: &dyn StatusStore, number: i32) -> Option<WorkStatus> {
     statuses.view().task(APPLICATION, number).cloned()
@@ -59,7 +45,7 @@ async fn until_application(statuses: &dyn StatusStore, state: StatusState, worke
 async fn a_worker_tells_its_shards_from_the_first_lease_to_the_last() {
     let (world, statuses) = (World::new(2).await, memory());
     let mut changes = statuses.watch();
-    let subscription = open(reader(&world, "a", &statuses).await).await;
+    let subscription = open(world.publishing("a", &statuses).await).await;
     let mut began = Vec::new();
     for number in [0, 1] {
         let status = until_says(&*statuses, number, StatusState::Running, "a").await;
@@ -106,7 +92,7 @@ async fn the_next_worker_is_a_later_life() {
     let (world, statuses) = (World::new(1).await, memory());
     let mut last = 0;
     for worker in ["a", "b", "a"] {
-        let subscription = open(reader(&world, worker, &statuses).await).await;
+        let subscription = open(world.publishing(worker, &statuses).await).await;
         let status = until_says(&*statuses, 0, StatusState::Running, worker).await;
         assert!(status.generation > last, "{status:?} after {last}");
         until_application(&*statuses, StatusState::Running, worker).await;
@@ -124,7 +110,7 @@ async fn a_shard_that_failed_says_why() {
     let plan = |record: &shardfleet::Record, _: u32| {
         if is(record, "bad") { Act::Refuse } else { Act::Take }
     };
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, _) = process(builder, ErrorPolicy::stop_after(2), plan).await;
     let status = until_says(&*statuses, 0, StatusState::Failed, "a").await;
     assert_eq!(status.trace.as_deref(), Some("no bad here"));
@@ -149,7 +135,7 @@ async fn fails_until_it_succeeds(act: fn() -> Act, trace: &str) {
             }
         }
     };
-    let builder = reader(&world, "a", &statuses).await;
+    let builder = world.publishing("a", &statuses).await;
     let (handle, seen) = process(builder, ErrorPolicy::retry_forever(), plan).await;
     let status = until_says(&*statuses, 0, StatusState::Failed, "a").await;
     assert_eq!(status.trace.as_deref(), Some(trace));
@@ -174,7 +160,7 @@ async fn a_handler_that_gets_nowhere_has_failed_until_it_succeeds() {
 async fn a_shard_that_was_read_to_its_end_is_forgotten_and_its_children_are_told_of() {
     let (world, statuses) = (World::new(1).await, memory());
     world.put_many(0, "r", 3);
-    let mut subscription = open(reader(&world, "a", &statuses).await).await;
+    let mut subscription = open(world.publishing("a", &statuses).await).await;
     assert_eq!(acked(&mut subscription, 3).await, numbered("r", 0..3));
     until_says(&*statuses, 0, StatusState::Running, "a").await;
     world.split(0);
@@ -195,7 +181,7 @@ async fn a_shard_that_was_read_to_its_end_is_forgotten_and_its_children_are_told
 async fn the_shards_of_a_dead_worker_are_told_by_its_heir() {
     let (world, statuses) = (World::new(2).await, memory());
     let victim = Killable::new();
-    let builder = reader(&world, "victim", &statuses).await;
+    let builder = world.publishing("victim", &statuses).await;
     let first = victim.run(async move { open(builder).await }).await;
     let mut began = 0;
     for number in [0, 1] {
@@ -205,7 +191,7 @@ async fn the_shards_of_a_dead_worker_are_told_by_its_heir() {
             .max(began);
     }
     victim.kill();
-    let second = open(reader(&world, "heir", &statuses).await).await;
+    let second = open(world.publishing("heir", &statuses).await).await;
     for number in [0, 1] {
         let status = until_says(&*statuses, number, StatusState::Running, "heir").await;
         assert!(status.generation > began, "{status:?} after {began}");
@@ -222,7 +208,7 @@ async fn a_leader_tells_of_workers_that_do_not_speak() {
     let stores = [memory(), memory()];
     let clock = FastClock::shared(10);
     let start = async |worker: &str, statuses: &Arc<dyn StatusStore>| {
-        let builder = reader(&world, worker, statuses).await.clock(Arc::clone(&clock));
+        let builder = world.publishing(worker, statuses).await.clock(Arc::clone(&clock));
         open(builder.failover_time(Duration::from_secs(60))).await
     };
     let (one, other) = (start("a", &stores[0]).await, start("b", &stores[1]).await);
@@ -282,7 +268,7 @@ async fn reading_goes_on_while_statuses_cannot_be_written_and_they_catch_up() {
     assert!(log.reader.set(store.reader()).is_ok());
     let statuses: Arc<dyn StatusStore> = Arc::new(store);
     world.put_many(0, "r", 5);
-    let mut subscription = open(reader(&world, "a", &statuses).await).await;
+    let mut subscription = open(world.publishing("a", &statuses).await).await;
     assert_eq!(acked(&mut subscription, 5).await, numbered("r", 0..5));
     until("a failure", || async { statuses.counters().failure > 0 }).await;
     let last = world.put(0, "last");
@@ -312,7 +298,7 @@ async fn a_broker_that_stays_away_is_waited_for_no_longer_than_the_stop_allows()
     let log: Arc<dyn StatusLog> = Arc::new(SwitchedLog::default());
     let store = LoggedStatusStore::start(log, retry, SystemClock::shared());
     let statuses: Arc<dyn StatusStore> = Arc::new(store);
-    let subscription = open(reader(&world, "a", &statuses).await).await;
+    let subscription = open(world.publishing("a", &statuses).await).await;
     until("a status that waits", || async { !statuses.late().is_empty() }).await;
     let report = subscription.shutdown(Duration::from_secs(1)).await;
     assert!(report.is_clean(), "{report:?}");

@@ -12,6 +12,7 @@ use shardfleet::core::leader::{LockRow, LockWrite};
 use shardfleet::core::lease::{Expectation, Lease, LeaseWrite, WriteOutcome};
 use shardfleet::core::time::Moment;
 use shardfleet::core::worker_metrics::WorkerMetricStats;
+use shardfleet::status::{MemoryStatusStore, StatusStore};
 use shardfleet::store::{LeaseScan, LeaseStore, MemoryLeaseStore, StoreError, StoreErrorKind};
 use shardfleet::{
     AwsKinesis, AwsSettings, Delivery, ExtendedSequenceNumber, KinesisError, KinesisStream,
@@ -21,6 +22,13 @@ use shardfleet_local::{ACCESS_KEY_ID, KinesisControls, LocalKinesis, PutReceipt,
 
 /// The stream that every test reads.
 pub(crate) const STREAM: &str = "orders";
+/// The application that reads it.
+pub(crate) const APPLICATION: &str = "reading-tests";
+
+/// A status store that ends with the test.
+pub(crate) fn memory() -> Arc<dyn StatusStore> {
+    Arc::new(MemoryStatusStore::new())
+}
 
 /// No wait of a test is longer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -56,6 +64,16 @@ impl World {
         quick(KinesisStream::builder(STREAM, self.api().await))
             .worker_id(worker)
             .lease_store(self.store.clone())
+    }
+
+    /// As [`reader`](Self::reader), from the oldest record on, saying in this store what it does.
+    pub(crate) async fn publishing(
+        &self,
+        worker: &str,
+        statuses: &Arc<dyn StatusStore>,
+    ) -> KinesisStreamBuilder {
+        let builder = self.reader(worker).await.status_store(Arc::clone(statuses));
+        builder.initial_position(shardfleet::KinesisPosition::horizon())
     }
 
     /// A subscription that starts at the oldest record.
@@ -156,7 +174,7 @@ pub(crate) async fn settings_of(endpoint: &str) -> AwsSettings {
 
 pub(crate) fn quick(builder: KinesisStreamBuilder) -> KinesisStreamBuilder {
     builder
-        .application("reading-tests")
+        .application(APPLICATION)
         .poll_interval(Duration::from_millis(20))
         .read_limits(ReadLimits::UNLIMITED)
         .failover_time(FAILOVER)

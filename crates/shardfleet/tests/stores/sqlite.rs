@@ -8,7 +8,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use shardfleet::store::{LeaseStore, SqliteLeaseStore, StoreErrorKind, conformance};
 use shardfleet_core::ids::ApplicationName;
-use shardfleet_core::lease::{CountChange, Expectation, Lease, LeaseChange, LeaseWrite, WriteOutcome};
+use shardfleet_core::lease::{
+    ControlRequest, CountChange, Expectation, Lease, LeaseChange, LeaseWrite, TargetState, WriteOutcome,
+};
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 
 use super::new_lease;
@@ -299,4 +301,34 @@ async fn processes_that_share_a_file_lose_no_write() {
         .expect("get")
         .expect("a lease");
     assert_eq!(lease.counter, 3 * CHILD_WRITES);
+}
+
+#[tokio::test]
+async fn files_of_earlier_releases_are_brought_up_with_what_they_hold() {
+    for version in [1, 2] {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("leases.sqlite");
+        let store = open(&path);
+        assert!(store.create(&new_lease(1)).await.expect("create"));
+        drop(store);
+        // What these releases did not have.
+        let raw = Connection::open(&path).expect("open");
+        raw.execute_batch("ALTER TABLE lease DROP COLUMN control")
+            .expect("sql");
+        if version == 1 {
+            raw.execute_batch("DROP TABLE leader_lock; DROP TABLE worker_metric_stats;")
+                .expect("sql");
+        }
+        raw.pragma_update(None, "user_version", version).expect("pragma");
+        drop(raw);
+
+        let store = open(&path);
+        let lease = store.get(&new_lease(1).lease_key).await.expect("get");
+        assert_eq!(lease, Some(new_lease(1)), "version {version}");
+        let pause = ControlRequest::Target(TargetState::Paused);
+        let write = LeaseWrite::control(&new_lease(1), pause);
+        let outcome = store.update(&write).await.expect("update");
+        assert!(matches!(outcome, WriteOutcome::Written(_)), "{outcome:?}");
+        assert!(store.scan().await.expect("scan").leader_lock.is_none());
+    }
 }

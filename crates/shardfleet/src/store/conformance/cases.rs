@@ -351,6 +351,7 @@ async fn delete(store: Arc<dyn LeaseStore>) -> Verdict {
         counter: Some(5),
         owner: Expect::Is(worker("a")),
         checkpoint_owner: Expect::Absent,
+        ..Expectation::default()
     };
     // The second time there is nothing left to go.
     for expect in [&expect, &expect, &Expectation::default()] {

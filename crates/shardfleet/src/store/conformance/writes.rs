@@ -7,8 +7,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use shardfleet_core::hash_range::HashKeyRange;
 use shardfleet_core::ids::WorkerId;
 use shardfleet_core::lease::{
-    ControlRequest, Expect, Expectation, Lease, LeaseChange, LeaseWrite, PendingCheckpoint, TargetState,
-    WriteOutcome,
+    Control, ControlRequest, Expect, Expectation, Lease, LeaseChange, LeaseWrite, PendingCheckpoint,
+    TargetState, WriteOutcome,
 };
 use shardfleet_core::sequence::ExtendedSequenceNumber;
 use shardfleet_core::time::Timestamp;
@@ -159,6 +159,17 @@ pub(super) async fn single_expectations(store: Arc<dyn LeaseStore>) -> Verdict {
             },
             Expectation {
                 checkpoint_owner: Expect::Is(worker("b")),
+                ..Expectation::default()
+            },
+            Expectation {
+                control: Expect::Absent,
+                ..Expectation::default()
+            },
+            Expectation {
+                control: Expect::Is(Control {
+                    target: TargetState::Paused,
+                    restarts: 3,
+                }),
                 ..Expectation::default()
             },
         ];

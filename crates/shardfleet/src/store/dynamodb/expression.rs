@@ -80,6 +80,11 @@ impl Writer {
                 Expect::Is(worker) => self.is(name, item::text(worker.as_str())),
             }
         }
+        match &expect.control {
+            Expect::Any => {}
+            Expect::Absent => self.is_absent(item::CONTROL),
+            Expect::Is(control) => self.is(item::CONTROL, item::text(&control.to_string())),
+        }
     }
 
     fn change(&mut self, change: &LeaseChange) {
