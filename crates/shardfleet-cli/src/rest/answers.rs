@@ -239,23 +239,28 @@ fn takes_json(accept: Option<&str>) -> bool {
         .split(',')
         .map(|kind| kind.split(';').next().unwrap_or_default().trim());
     accept.trim().is_empty()
-        || kinds
-            .into_iter()
-            .any(|kind| ["*/*", "application/*", "application/json"].contains(&kind))
+        || kinds.into_iter().any(|kind| {
+            ["*/*", "application/*", "application/json"]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(kind))
+        })
 }
 
 /// The values of a query's parameter.
-fn values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    query.split('&').filter_map(move |pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (key == name).then_some(value)
-    })
+fn values(query: &str, name: &str) -> Vec<String> {
+    let decode = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
+    let pairs = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs
+        .filter(|(key, _)| decode(key) == name)
+        .map(|(_, value)| decode(value))
+        .collect()
 }
 
 fn is_set(query: &str, name: &str) -> bool {
-    values(query, name)
-        .next()
-        .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    let first = values(query, name).into_iter().next();
+    first.is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 fn health(sight: &Sight) -> Answer {
@@ -268,15 +273,16 @@ fn health(sight: &Sight) -> Answer {
 }
 
 fn list(query: &str, sight: &Sight) -> Answer {
-    let expansions: Vec<&str> = values(query, "expand").collect();
+    let expansions = values(query, "expand");
+    let expands = |to: &str| expansions.iter().any(|expansion| expansion == to);
     if expansions.is_empty() {
         return Answer::Json(200, json!([sight.name]));
     }
     let mut entry = Map::new();
-    if expansions.contains(&"status") {
+    if expands("status") {
         entry.insert("status".to_owned(), status(sight, |_| false, false));
     }
-    if expansions.contains(&"info") {
+    if expands("info") {
         entry.insert("info".to_owned(), info(sight));
     }
     Answer::Json(200, json!({ sight.name.as_str(): entry }))

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use shardfleet::core::lease::common_of;
 use shardfleet::core::status::publisher::task_number;
 use shardfleet::core::status::{StatusState, WorkStatus};
 use shardfleet::core::watchdog::Standstill;
-use shardfleet::{ExtendedSequenceNumber, FleetShard, FleetStatus, SubscriptionHandle, TargetState};
+use shardfleet::{
+    ExtendedSequenceNumber, FleetShard, FleetStatus, SubscriptionHandle, TargetState, WorkerId,
+};
 
 use super::Shown;
 
@@ -86,6 +89,9 @@ impl Sight {
         // A store in memory knows what this worker does; of the others the lease rows know more.
         let held: BTreeSet<i32> = handle.status().keys().filter_map(task_number).collect();
         let is_believed = |id: i32| shown.shares_statuses || held.contains(&id);
+        let is_blind = fleet
+            .store_unreachable_for
+            .is_some_and(|time| time > handle.failover_time());
         let name = shown.application.as_str();
         let mut tasks: BTreeMap<i32, TaskSight> = BTreeMap::new();
         for shard in &fleet.shards {
@@ -97,7 +103,7 @@ impl Sight {
             }
             let said = view.task(name, id).filter(|_| is_believed(id));
             // One that was stopped is a task until it has ended.
-            if let Some(work) = said.map(Work::from).or_else(|| derived(shard)) {
+            if let Some(work) = said.map(Work::from).or_else(|| derived(shard, &me, is_blind)) {
                 let task = TaskSight {
                     id,
                     shard_id: Some(shard.shard_id.to_string()),
@@ -161,21 +167,15 @@ fn is_over(fleet: &FleetStatus, id: i32) -> bool {
     shard.is_some_and(|shard| shard.checkpoint == ExtendedSequenceNumber::ShardEnd)
 }
 
-fn state_of(target: TargetState) -> StatusState {
-    match target {
-        TargetState::Running => StatusState::Running,
-        TargetState::Paused => StatusState::Paused,
-        TargetState::Stopped => StatusState::Stopped,
-    }
-}
-
 /// What a lease row tells of a shard of which nobody spoke.
-fn derived(shard: &FleetShard) -> Option<Work> {
+fn derived(shard: &FleetShard, me: &WorkerId, is_blind: bool) -> Option<Work> {
     let state = match (&shard.owner, shard.target) {
         (_, TargetState::Stopped) => return None,
         (None, _) => StatusState::Unassigned,
         _ if matches!(shard.standstill, Some((Standstill::OwnerSilent(_), _))) => StatusState::Unassigned,
-        (Some(_), target) => state_of(target),
+        // This worker does not hold it, whatever its row said at the last look; and of the others nothing is known without a look.
+        (Some(owner), _) if owner == me || is_blind => StatusState::Unassigned,
+        (Some(_), target) => target.into(),
     };
     Some(Work {
         state,
@@ -190,10 +190,7 @@ fn common_state(fleet: &FleetStatus) -> StatusState {
         .shards
         .iter()
         .filter(|shard| shard.checkpoint != ExtendedSequenceNumber::ShardEnd);
-    let mut targets = live.map(|shard| shard.target);
-    let first = targets.next().unwrap_or_default();
-    let is_common = targets.all(|target| target == first);
-    state_of(if is_common { first } else { TargetState::Running })
+    common_of(live.map(|shard| shard.target)).into()
 }
 
 /// So many shards that stand still are named.

@@ -376,3 +376,27 @@ fn what_is_not_kept_here_is_refused_with_the_reason() {
         .collect();
     assert!(codes.values().all(|code| *code == 404), "{codes:?}");
 }
+
+#[test]
+fn a_page_of_another_address_may_only_look() {
+    use hyper::Method;
+    let is_foreign = |method, origin| super::is_foreign(&method, origin, Some("127.0.0.1:8083"));
+    assert!(is_foreign(Method::POST, Some("http://evil.example")));
+    assert!(is_foreign(Method::PUT, Some("null")));
+    assert!(!is_foreign(Method::GET, Some("http://evil.example")));
+    assert!(!is_foreign(Method::POST, Some("http://127.0.0.1:8083")));
+    assert!(!is_foreign(Method::POST, None));
+}
+
+#[test]
+fn what_is_encoded_in_a_query_counts_and_kinds_have_no_case() {
+    let sight = sight("orders");
+    let path = "/connectors/orders/restart?includeTasks=%74rue";
+    assert!(matches!(ask("POST", path, None, &sight), Answer::Do(..)));
+    let (_, _, body) = seen(ask("GET", "/connectors?expand=%73tatus", None, &sight));
+    assert!(body["orders"]["status"].is_object(), "{body}");
+    assert_eq!(
+        seen(ask("GET", "/connectors", Some("APPLICATION/JSON"), &sight)).0,
+        200
+    );
+}

@@ -42,10 +42,15 @@ impl Worker {
         Self { process, address }
     }
 
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream
+    }
+
     /// The code and the body of the answer.
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).expect("connected");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let mut stream = self.connect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
             self.address
@@ -116,6 +121,9 @@ async fn a_fleet_is_steered_through_any_of_its_workers() {
     let one = Worker::start(&world, "one");
     let other = Worker::start(&world, "other");
     let both = [&one, &other];
+    // A client that says half a word holds a connection, and not for ever.
+    let mut slow = one.connect();
+    slow.write_all(b"GET /connec").expect("sent");
     put(&world, "first").await;
     until_printed(&both, 100);
     for worker in both {
@@ -179,6 +187,9 @@ async fn a_fleet_is_steered_through_any_of_its_workers() {
     let counter = "kafka_connect_status_backing_store_metrics_status_update_success_total ";
     assert!(metrics.lines().any(|line| line.starts_with(counter)), "{metrics}");
     assert_eq!(one.ask("GET", "/nowhere").0, 404);
+
+    let mut rest = Vec::new();
+    slow.read_to_end(&mut rest).expect("the connection is closed");
 
     status_command(&world, &one);
     for worker in [one, other] {
